@@ -57,9 +57,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let port = std::env::args()
         .nth(1)
         .map_or(Ok(7070), |port| port.parse())?;
-    let config = Config::builder()
-        .listen(([127, 0, 0, 1], port).into())
-        .build()?;
+    let config = Config::new(([127, 0, 0, 1], port).into());
     let mut server = Server::bind(config, Room::default())?;
     server.stop_on_signals()?;
     println!("ws://{}/", server.local_addresses()[0]);

@@ -86,7 +86,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
 
     // 1. A thread with the event loop, and a task that answers.
     let (messages, received) = unbounded_channel();
-    let config = Config::builder().listen(address("7001").parse()?).build()?;
+    let config = Config::new(address("7001").parse()?);
     let server = Server::bind(config, Forward { messages })?;
     println!(
         "outrigger: listening on {}",

@@ -32,7 +32,7 @@
 //!     }
 //! }
 //!
-//! let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
+//! let config = Config::new("127.0.0.1:0".parse()?);
 //! let server = Server::bind(config, Chat)?;
 //! println!("listening on {}", server.local_addresses()[0]);
 //! # server.handle().stop()?;
@@ -92,7 +92,7 @@
 //! # use outrigger::{Config, Server, Service};
 //! # struct Counter { visits: u64 }
 //! # impl Service for Counter {}
-//! # let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
+//! # let config = Config::new("127.0.0.1:0".parse()?);
 //! let server = Server::bind(config, Counter { visits: 0 })?;
 //! let handle = server.handle();
 //! let thread = std::thread::spawn(move || server.run().map(drop));
@@ -189,9 +189,9 @@ pub use protocol::{
 };
 #[cfg(feature = "server")]
 pub use server::{
-    Access, AdoptedOrphans, ClientId, ClientStatus, Config, ConfigBuilder, ConfigError, Connect,
-    ConnectError, Context, Credential, Ended, Error, Handle, Histogram, Interest, LinkTarget,
-    Listen, ListenAddress, Metrics, ParseClientIdError, ParseListenError, ParsePeersError,
+    Access, AdoptedOrphans, ClientId, ClientStatus, Config, ConfigError, Connect, ConnectError,
+    Context, Credential, Ended, Error, Handle, Histogram, Interest, LinkTarget, Listen,
+    ListenAddress, Metrics, ParseClientIdError, ParseListenError, ParsePeersError,
     ParseResourceError, ParseScopeError, ParseSecretError, ParseTargetError, Peers, Principal,
     ProtectedResource, Proxies, Readiness, Reload, Remote, ResumeConfig, ResumeStatus, Retry,
     Route, Scope, Secret, SendError, Server, Service, ServiceId, SourceId, Status, StatusFields,

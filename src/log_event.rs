@@ -15,7 +15,7 @@ pub(crate) enum Field<'a> {
     /// No value: the field is left out.
     Absent,
     /// A number.
-    Number(u64),
+    Number(i64),
     /// A boolean.
     Flag(bool),
     /// Any text. The text of the record shows it in quotes.
@@ -38,13 +38,19 @@ impl<'a> From<&'a str> for Field<'a> {
 
 impl From<u64> for Field<'_> {
     fn from(number: u64) -> Self {
-        Self::Number(number)
+        Self::Number(number.try_into().unwrap_or(i64::MAX))
     }
 }
 
 impl From<usize> for Field<'_> {
     fn from(number: usize) -> Self {
-        Self::Number(number as u64)
+        Self::from(number as u64)
+    }
+}
+
+impl From<i32> for Field<'_> {
+    fn from(number: i32) -> Self {
+        Self::Number(number.into())
     }
 }
 
@@ -146,7 +152,8 @@ impl kv::Source for Event<'_> {
         for (key, field) in self.fields {
             let value = match field {
                 Field::Absent => continue,
-                Field::Number(number) | Field::BareNumber(number) => number.to_value(),
+                Field::Number(number) => number.to_value(),
+                Field::BareNumber(number) => number.to_value(),
                 Field::Flag(flag) => flag.to_value(),
                 Field::Text(text) => text.to_value(),
                 Field::Word(value) | Field::Bare(value) => kv::Value::from_dyn_display(value),

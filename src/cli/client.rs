@@ -13,7 +13,7 @@ use super::defaults::TOKEN_VARIABLE;
 use super::settings::Settings;
 #[cfg(feature = "tls")]
 use super::tls::read;
-use crate::service::Problem;
+use crate::service::{Framing, Problem};
 use crate::sys::mask_arguments;
 #[cfg(feature = "tls")]
 use crate::{ClientTls, TlsError};
@@ -37,12 +37,14 @@ pub(crate) struct ClientSettings {
     pub(crate) connect_timeout: Duration,
     /// How long to try before giving up.
     pub(crate) give_up: Option<Duration>,
-    /// Whether messages pass through untouched.
-    pub(crate) no_json: bool,
+    /// How messages are separated on the standard streams.
+    pub(crate) framing: Framing,
     /// The maximum size of the messages that are kept.
     pub(crate) buffer: usize,
     /// How long to wait for answers at the end.
     pub(crate) linger: Duration,
+    /// The character that begins an escape of `attach`.
+    pub(crate) escape: Option<u8>,
 }
 
 /// The values of a client's flags for TLS.
@@ -65,9 +67,10 @@ impl Default for ClientSettings {
             tls: ClientTlsFlags::default(),
             connect_timeout: Duration::from_secs(10),
             give_up: Some(Duration::from_secs(3600)),
-            no_json: false,
+            framing: Framing::Lines,
             buffer: 4 << 20,
             linger: Duration::from_secs(5),
+            escape: Some(b'~'),
         }
     }
 }
@@ -109,10 +112,10 @@ impl Settings {
         };
         self.client.target = Some(target);
         #[cfg(feature = "deflate")]
-        if self.deflate {
-            self.server.deflate = Some(self.deflate_config);
+        if self.has("deflate") {
+            self.server.deflate = Some(self.deflate);
         }
-        if self.no_resume {
+        if self.has("no-resume") {
             self.server.resume = None;
         }
         Ok(())
@@ -140,13 +143,13 @@ impl Settings {
         }
         #[cfg(feature = "deflate")]
         {
-            connect = connect.with_deflate(self.deflate);
+            connect = connect.with_deflate(self.has("deflate"));
         }
         #[cfg(feature = "tls")]
         {
             connect = connect.with_tls(client.tls.load()?);
         }
-        Ok(if self.no_resume {
+        Ok(if self.has("no-resume") {
             connect
         } else {
             connect.resumable()

@@ -133,7 +133,9 @@ impl ConfigFile {
             .ok_or_else(|| self.error(&place, "expected an object of settings"))?;
         let mut settings = Settings::new();
         // A route must not end the others.
-        settings.restart_limit.on_failure = OnFailure::Retry;
+        settings
+            .restart_limits()
+            .for_each(|limit| limit.on_failure = OnFailure::Retry);
         for (key, value) in fields {
             let place = [ROUTES, path, name, key];
             let flags = Flag::of_route(command);

@@ -42,7 +42,7 @@ impl Settings {
             self.routes = demo_routes()?;
         }
         if command.serves_routes() && self.routes.is_empty() {
-            return Err(if self.given.contains("config") {
+            return Err(if self.has("config") {
                 "--config: the file has no \"routes\"".to_owned()
             } else {
                 "missing --config FILE.json with the routes to serve".to_owned()
@@ -53,39 +53,39 @@ impl Settings {
                 continue;
             };
             if let Some(required) = flag.requires
-                && !self.given.contains(required)
+                && !self.has(required)
             {
                 return Err(format!("--{name} has no effect without --{required}"));
             }
             let mut excluded = flag.excludes.iter();
-            if let Some((other, why)) = excluded.find(|(other, _)| self.given.contains(other)) {
+            if let Some((other, why)) = excluded.find(|(other, _)| self.has(other)) {
                 return Err(format!("--{name} cannot be combined with --{other}: {why}"));
             }
         }
         for (one, own) in self.services(command) {
             (one.check)(own).map_err(|error| own.in_route(command, error))?;
         }
-        if self.restart && self.program.is_empty() {
+        if self.app.restart && self.program.is_empty() {
             return Err("--restart requires a program after '--'".to_owned());
         }
         #[cfg(feature = "client")]
         if command.is_client() {
             return self.complete_client();
         }
-        if !self.has_idle_timeout() {
+        if !self.has("idle-timeout") {
             let services = self.services(command).into_iter();
             self.server.timeouts.idle = services.filter_map(|(one, _)| one.idle_timeout).max();
         }
         #[cfg(feature = "deflate")]
-        if self.deflate {
-            self.server.deflate = Some(self.deflate_config);
+        if self.has("deflate") {
+            self.server.deflate = Some(self.deflate);
         }
-        self.server.memory = match self.memory {
-            Some(bytes) => Some(bytes).filter(|bytes| *bytes > 0),
+        if !self.has("memory") {
             // The process may need twice as much, and its programs need memory, too.
-            None => granted_memory().map(|granted| (granted / 4).max(Config::MIN_MEMORY)),
-        };
-        if self.no_resume {
+            let granted = granted_memory();
+            self.server.memory = granted.map(|granted| (granted / 4).max(Config::MIN_MEMORY));
+        }
+        if self.has("no-resume") {
             self.server.resume = None;
         }
         self.complete_listen()?;
@@ -181,7 +181,7 @@ impl Settings {
         if let Some(file) = &self.oauth_resource {
             self.server.access.protected_resource = Some(read_resource(file)?);
         }
-        if self.no_auth {
+        if self.has("no-auth") {
             if self.token_file.is_some() {
                 return Err("--no-auth cannot be combined with --token-file".to_owned());
             }
@@ -211,10 +211,10 @@ impl Settings {
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let access = &self.server.access;
-        if self.no_auth && !self.is_local() {
+        if self.has("no-auth") && !self.is_local() {
             warnings.push("--no-auth: every client that can reach the port can connect".to_owned());
         }
-        if self.no_auth && std::env::var_os(TOKEN_VARIABLE).is_some() {
+        if self.has("no-auth") && std::env::var_os(TOKEN_VARIABLE).is_some() {
             warnings.push(format!("--no-auth: {TOKEN_VARIABLE} is ignored"));
         }
         for credential in access.tokens.iter() {

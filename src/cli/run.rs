@@ -66,7 +66,7 @@ pub(super) fn run(
         Ok(tls) => settings.server.tls = tls,
         Err(error) => return fail(&error, Outcome::Usage),
     }
-    if settings.check {
+    if settings.has("check") {
         print("outrigger: the settings are valid\n");
         return Outcome::Clean;
     }
@@ -99,22 +99,22 @@ fn routes(command: &'static Command, settings: &Settings) -> io::Result<Routes> 
         let params = ServiceParams {
             endpoint: endpoint.clone(),
             generated_token: settings.generated_token(),
-            sessions_may_idle: !settings.has_idle_timeout(),
+            sessions_may_idle: !settings.has("idle-timeout"),
         };
         let service = build(own, params)?;
         // A default idle timeout is for the clients of its own command.
-        routes = if command.idle_timeout.is_some() || settings.has_idle_timeout() {
+        routes = if command.idle_timeout.is_some() || settings.has("idle-timeout") {
             routes.add(endpoint.clone(), service)
         } else {
             routes.add_without_idle_timeout(endpoint.clone(), service)
         };
         routes = routes.named(command.name);
-        if own.no_resume {
+        if own.has("no-resume") {
             routes = routes.without_resume();
         }
         // An agent of one client has no sessions that others could watch.
         let page = match command.page {
-            RoutePage::Agent if own.per_client => RoutePage::None,
+            RoutePage::Agent if own.agent_per_client => RoutePage::None,
             page => page,
         };
         pages.push((endpoint, page));
@@ -231,7 +231,11 @@ fn announce(
         .iter()
         .map(|(command, own)| (*command, own.endpoint(command).path().to_owned()))
         .collect();
-    let announcement = match (&settings.announce, addresses.first(), endpoints.first()) {
+    let announcement = match (
+        &settings.announce.file,
+        addresses.first(),
+        endpoints.first(),
+    ) {
         (Some(name), Some(address), Some((_, path))) => {
             let tokens = &settings.server.access.tokens;
             if tokens.only().is_none() && !tokens.is_empty() {
@@ -244,11 +248,11 @@ fn announce(
                 rustix::process::getppid().filter(|_| is_part_of_its_parent(command, settings));
             let parent = parent.and_then(|parent| parent.as_raw_nonzero().get().try_into().ok());
             let content = AnnouncementContent {
-                pid: settings.announce_pid.or(parent),
+                pid: settings.announce.pid.or(parent),
                 address,
                 path,
                 token: tokens.only(),
-                extra: &settings.announce_extra,
+                extra: &settings.announce.extra,
             };
             Some(Announcement::write(name, &content)?)
         }

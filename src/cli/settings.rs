@@ -4,50 +4,45 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::str::FromStr;
 
 #[cfg(feature = "client")]
 use super::client::ClientSettings;
-#[cfg(feature = "client")]
-use super::commands::AttachFlags;
 use super::commands::Command;
-#[cfg(feature = "mcp")]
-use super::commands::McpFlags;
+use super::flags::Flag;
 use super::logging::LogFormat;
 use super::lookup;
 #[cfg(feature = "tls")]
 use super::tls::TlsFlags;
 #[cfg(feature = "deflate")]
 use crate::protocol::deflate::DeflateConfig;
-use crate::service::agent::{AgentProtocol, Approvals, RestartLimit, UnknownSessions};
-use crate::service::{Compat, Endpoint, Framing};
+#[cfg(feature = "mcp")]
+use crate::service::McpConfig;
+use crate::service::{
+    AgentConfig, AppConfig, Endpoint, PipeConfig, ProcessesConfig, RestartLimit, TerminalConfig,
+};
 use crate::{Config, Listen, Scope, Token};
 
-/// The settings of a command, or of one route.
+/// The settings of a command, or of one route. Flags fill in the settings of the services themselves, so each default stands in
+/// one place.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) server: Config,
     /// The names of the flags that were given, on the command line or in the configuration file.
-    pub(crate) given: BTreeSet<&'static str>,
+    pub(super) given: BTreeSet<&'static str>,
     /// Where to listen. It replaces `server.listen`.
     pub(crate) listen: Vec<ListenFlag>,
     pub(crate) port_range: Option<RangeInclusive<u16>>,
-    pub(crate) announce: Option<String>,
-    pub(crate) announce_pid: Option<u32>,
-    pub(crate) announce_extra: serde_json::Map<String, serde_json::Value>,
+    pub(crate) announce: AnnounceFlags,
     #[cfg(feature = "tls")]
     pub(crate) tls: TlsFlags,
     pub(crate) token_file: Option<PathBuf>,
     pub(crate) oauth_resource: Option<PathBuf>,
-    pub(crate) no_auth: bool,
     /// Whether the server generated its token and therefore prints it.
     pub(crate) token_is_generated: bool,
+    /// How to compress messages, if `--deflate` is given.
     #[cfg(feature = "deflate")]
-    pub(crate) deflate: bool,
-    #[cfg(feature = "deflate")]
-    pub(crate) deflate_config: DeflateConfig,
-    /// Whether to check the settings and exit.
-    pub(crate) check: bool,
+    pub(crate) deflate: DeflateConfig,
     pub(crate) path: Option<Endpoint>,
     /// The routes of a command that serves several, each with settings of its own.
     pub(crate) routes: Vec<(&'static Command, Self)>,
@@ -60,44 +55,25 @@ pub(crate) struct Settings {
     /// The settings of a command that connects to a server.
     #[cfg(feature = "client")]
     pub(crate) client: ClientSettings,
-    #[cfg(feature = "client")]
-    pub(crate) attach: AttachFlags,
-    #[cfg(feature = "mcp")]
-    pub(crate) mcp: McpFlags,
-    /// Whether connections cannot be resumed.
-    pub(crate) no_resume: bool,
-    /// The limit of `--memory` in bytes; 0 for none.
-    pub(crate) memory: Option<usize>,
-    pub(crate) restart: bool,
-    pub(crate) per_client: bool,
-    pub(crate) shared: bool,
-    pub(crate) framing: Framing,
-    pub(crate) protocol: AgentProtocol,
-    pub(crate) grace: Option<Duration>,
-    pub(crate) max_agents: usize,
-    pub(crate) initialize_timeout: Option<Duration>,
-    pub(crate) approvals: Approvals,
-    pub(crate) unknown_sessions: UnknownSessions,
-    pub(crate) pass_methods: Vec<String>,
-    pub(crate) request_timeout: Option<Duration>,
-    pub(crate) answer_timeout: Option<Duration>,
-    pub(crate) restart_limit: RestartLimit,
-    pub(crate) subprotocols: Vec<String>,
-    pub(crate) cwd: Option<String>,
-    pub(crate) env: Vec<(String, String)>,
-    pub(crate) user: Option<String>,
-    pub(crate) read_only: bool,
-    pub(crate) once: bool,
-    pub(crate) scrollback: usize,
-    pub(crate) retention: Duration,
-    pub(crate) max_processes: usize,
-    pub(crate) max_exec_output: usize,
-    pub(crate) wait_for_readers: bool,
-    pub(crate) compat: Compat,
-    pub(crate) linger: Duration,
-    pub(crate) pass_env: Vec<String>,
     pub(crate) log_level: Option<log::LevelFilter>,
     pub(crate) log_format: LogFormat,
+    pub(crate) agent: AgentConfig,
+    /// Whether each client has an agent of its own.
+    pub(crate) agent_per_client: bool,
+    pub(crate) app: AppConfig,
+    #[cfg(feature = "mcp")]
+    pub(crate) mcp: McpConfig,
+    pub(crate) pipe: PipeConfig,
+    pub(crate) processes: ProcessesConfig,
+    pub(crate) terminal: TerminalConfig,
+}
+
+/// The values of the flags of the announcement.
+#[derive(Debug, Default)]
+pub(crate) struct AnnounceFlags {
+    pub(crate) file: Option<String>,
+    pub(crate) pid: Option<u32>,
+    pub(crate) extra: serde_json::Map<String, serde_json::Value>,
 }
 
 /// A value of `--listen`.
@@ -121,74 +97,62 @@ impl Settings {
     }
 
     pub(super) fn new() -> Self {
+        // The command supplies the path, and the user the program.
+        let endpoint = || Endpoint::from_str("/...").expect("it is a path");
+        let program = Vec::<String>::new;
         Self {
             server: Config::default(),
             given: BTreeSet::new(),
             listen: Vec::new(),
             port_range: None,
-            announce: None,
-            announce_pid: None,
-            announce_extra: serde_json::Map::new(),
+            announce: AnnounceFlags::default(),
             #[cfg(feature = "tls")]
             tls: TlsFlags::default(),
             token_file: None,
             oauth_resource: None,
-            no_auth: false,
             token_is_generated: false,
             #[cfg(feature = "deflate")]
-            deflate: false,
-            #[cfg(feature = "deflate")]
-            deflate_config: DeflateConfig::default(),
-            check: false,
+            deflate: DeflateConfig::default(),
             path: None,
             routes: Vec::new(),
-            program: Vec::new(),
+            program: program(),
             operand: None,
             token_scope: None,
             #[cfg(feature = "client")]
             client: ClientSettings::default(),
-            #[cfg(feature = "client")]
-            attach: AttachFlags::default(),
-            #[cfg(feature = "mcp")]
-            mcp: McpFlags::default(),
-            no_resume: false,
-            memory: None,
-            restart: false,
-            per_client: false,
-            shared: false,
-            framing: Framing::Lines,
-            protocol: AgentProtocol::Acp,
-            grace: Some(Duration::from_secs(300)),
-            max_agents: 4,
-            initialize_timeout: Some(Duration::from_secs(30)),
-            approvals: Approvals::Owner,
-            unknown_sessions: UnknownSessions::Auto,
-            pass_methods: Vec::new(),
-            request_timeout: None,
-            answer_timeout: None,
-            restart_limit: RestartLimit::default(),
-            subprotocols: Vec::new(),
-            cwd: None,
-            env: Vec::new(),
-            user: None,
-            read_only: false,
-            once: false,
-            scrollback: 1 << 20,
-            retention: Duration::from_secs(60),
-            max_processes: 256,
-            max_exec_output: 64 << 20,
-            wait_for_readers: false,
-            compat: Compat::None,
-            linger: Duration::from_millis(250),
-            pass_env: Vec::new(),
             log_level: None,
             log_format: LogFormat::Text,
+            agent: AgentConfig::new(endpoint(), program()),
+            agent_per_client: false,
+            app: AppConfig::new(endpoint(), program()),
+            #[cfg(feature = "mcp")]
+            mcp: McpConfig::new(endpoint(), program()),
+            pipe: PipeConfig::new(endpoint(), program()),
+            processes: ProcessesConfig::new(endpoint()),
+            terminal: TerminalConfig::new(endpoint(), program()),
         }
     }
 
-    /// Whether `--idle-timeout` was given. It then applies to all clients.
-    pub(crate) fn has_idle_timeout(&self) -> bool {
-        self.given.contains("idle-timeout")
+    /// Records that a flag was given.
+    pub(super) fn record(&mut self, flag: &Flag) {
+        self.given.insert(flag.name);
+    }
+
+    /// Whether the flag of this name was given.
+    pub(crate) fn has(&self, flag: &str) -> bool {
+        self.given.contains(flag)
+    }
+
+    /// The restart limits of all services. A command has one service, so a flag sets them all.
+    pub(super) fn restart_limits(&mut self) -> impl Iterator<Item = &mut RestartLimit> {
+        let limits = [
+            &mut self.agent.restart_limit,
+            &mut self.app.restart_limit,
+            &mut self.pipe.restart_limit,
+        ];
+        #[cfg(feature = "mcp")]
+        let limits = limits.into_iter().chain([&mut self.mcp.restart_limit]);
+        limits.into_iter()
     }
 
     /// Whether settings come from files that SIGHUP reads again.
@@ -200,7 +164,7 @@ impl Settings {
             "tls-cert",
             "tls-self-signed",
         ];
-        FILES.iter().any(|flag| self.given.contains(flag))
+        FILES.iter().any(|flag| self.has(flag))
     }
 
     /// The token, if the server generated it and therefore prints it.
@@ -223,7 +187,8 @@ impl Settings {
     pub(crate) fn find_programs(&self, command: &'static Command) -> Result<(), String> {
         for (_, service) in self.services(command) {
             if let Some(name) = service.program.first() {
-                let found = lookup::find(name, service.cwd.as_deref(), &service.env);
+                let found =
+                    lookup::find(name, service.terminal.cwd.as_deref(), &service.terminal.env);
                 found.map_err(|error| service.in_route(command, error))?;
             }
         }

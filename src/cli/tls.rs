@@ -137,7 +137,7 @@ impl Settings {
             return Ok(kept.clone());
         }
         let (identity, text) = create()?;
-        if self.check {
+        if self.has("check") {
             return Ok(identity);
         }
         let stored = DirBuilder::new().recursive(true).mode(0o700).create(dir);

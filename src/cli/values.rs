@@ -173,6 +173,15 @@ pub(super) fn size(text: &str, range: RangeInclusive<usize>) -> Result<usize, St
     Ok(size)
 }
 
+/// Parses one of two words.
+pub(super) fn choice<T>(text: &str, words: [(&str, T); 2]) -> Result<T, String> {
+    let [(first, _), (second, _)] = words;
+    let wrong = format!("'{text}' is neither {first} nor {second}");
+    let mut words = words.into_iter();
+    let found = words.find(|(word, _)| *word == text);
+    found.map(|(_, value)| value).ok_or(wrong)
+}
+
 /// Parses a whole number in a range.
 pub(super) fn number(text: &str, range: RangeInclusive<usize>) -> Result<usize, String> {
     text.parse()

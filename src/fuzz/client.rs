@@ -31,7 +31,12 @@ pub fn client(data: &[u8]) {
 #[cfg(feature = "deflate")]
 fn compression(on: bool) -> Option<Compression> {
     use crate::protocol::deflate::DeflateConfig;
-    on.then(|| Compression::new(DeflateConfig::default().with_min(8)))
+    on.then(|| {
+        Compression::new(DeflateConfig {
+            min: Some(8),
+            ..DeflateConfig::default()
+        })
+    })
 }
 
 #[cfg(not(feature = "deflate"))]

@@ -18,6 +18,7 @@ use super::remote::Remote;
 use super::scheduler::Payer;
 #[cfg(feature = "tls")]
 use super::tls::TlsConfig;
+use crate::log_event::{log_event, word};
 use crate::protocol::{CloseReason, Rejection, Request, StatusCode};
 
 impl Core {
@@ -295,9 +296,12 @@ pub(super) fn handle_wrong_token(env: &mut Env, remote: Remote) -> Option<Durati
     let ip = remote.ip();
     let wrong = env.failures.record(ip, env.now);
     if Failures::is_first_delayed(wrong) {
-        log::warn!(
-            event = "wrong tokens", remote:% = ip, wrong_tokens = wrong;
-            "{ip} has presented {wrong} wrong tokens within a minute: delaying further rejections by {REJECTION_DELAY:?}"
+        log_event!(
+            Warn,
+            "wrong tokens",
+            remote = word(&ip),
+            wrong_tokens = wrong,
+            delay = REJECTION_DELAY,
         );
     }
     Failures::is_delayed(wrong).then_some(REJECTION_DELAY)

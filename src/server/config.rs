@@ -1,7 +1,5 @@
 //! The settings of a server.
 
-mod builder;
-
 use std::error::Error;
 use std::fmt;
 use std::io;
@@ -9,7 +7,6 @@ use std::net::Ipv4Addr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-pub use self::builder::ConfigBuilder;
 use super::address::Listen;
 use super::id::MAX_SLOTS;
 use super::metrics::Metrics;
@@ -24,22 +21,20 @@ use crate::protocol::deflate::DeflateConfig;
 use crate::protocol::http::MAX_HEADERS;
 use crate::protocol::{Limits, Timeouts};
 
-/// The settings of a server. `Config::default()` listens on `127.0.0.1:7070`.
+/// The settings of a server.
 ///
-/// Make one with [`Config::builder`], or change the fields of the default. [`Server::bind`](crate::Server::bind) checks
-/// it either way.
+/// As all settings of this crate, it is made by `new` from what has no default, and every other setting is a field.
+/// [`Server::bind`](crate::Server::bind) checks it.
 ///
 /// ```
 /// use std::time::Duration;
 ///
 /// use outrigger::Config;
 ///
-/// let config = Config::builder()
-///     .listen("127.0.0.1:0".parse()?)
-///     .max_clients(100)
-///     .idle_timeout(Duration::from_secs(300))
-///     .build()?;
-/// assert_eq!(config.max_clients, 100);
+/// let mut config = Config::new("127.0.0.1:0".parse()?);
+/// config.max_clients = 100;
+/// config.timeouts.idle = Some(Duration::from_secs(300));
+/// config.validate()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -143,9 +138,13 @@ impl Config {
     /// The minimum of [`Config::memory`]: 1 MiB.
     pub const MIN_MEMORY: usize = 1 << 20;
 
-    /// Begins with the default settings.
-    pub fn builder() -> ConfigBuilder {
-        ConfigBuilder::default()
+    /// The default settings of a server that listens on this address.
+    #[must_use]
+    pub fn new(listen: Listen) -> Self {
+        Self {
+            listen: vec![listen],
+            ..Self::default()
+        }
     }
 
     /// Checks the settings.
@@ -285,6 +284,7 @@ impl Config {
 const _: () =
     assert!(Config::SOFT_OUTBOUND < Config::MAX_OUTBOUND && Config::MAX_CLIENTS < MAX_SLOTS);
 
+/// The settings of a server that listens on `127.0.0.1:7070`.
 impl Default for Config {
     fn default() -> Self {
         Self {

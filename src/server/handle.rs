@@ -52,7 +52,7 @@ impl std::error::Error for Stopped {}
 /// }
 /// impl Service for Clock {}
 ///
-/// let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
+/// let config = Config::new("127.0.0.1:0".parse()?);
 /// let server = Server::bind(config, Clock::default())?;
 /// let handle = server.handle();
 /// let thread = std::thread::spawn(move || server.run().map(|(clock, _)| clock.announced));

@@ -85,7 +85,7 @@ pub use address::{Listen, ListenAddress, ParseListenError};
 #[cfg(feature = "cli")]
 pub(crate) use admin::is_reserved_path;
 pub(crate) use admission::too_little_memory;
-pub use config::{Config, ConfigBuilder, ConfigError, ResumeConfig};
+pub use config::{Config, ConfigError, ResumeConfig};
 pub use connector::{Connect, ConnectError, ParseTargetError, Proxies, Retry, Target};
 pub use context::Context;
 pub use error::{Error, SendError};

@@ -8,6 +8,7 @@ use super::context::Context;
 use super::id::ClientId;
 use super::policy::{LinkTarget, Scope};
 use super::service::Service;
+use crate::log_event::{log_event, word};
 use crate::protocol::{Rejection, Request, Response, StatusCode};
 
 /// The prefix of these paths and of those of the pages. No service can be reached at such a path.
@@ -127,9 +128,11 @@ pub(super) fn answer<S: Service>(
             read_body(body, &[])?;
             if ctx.core.close_by_operator(id) {
                 let principal = ctx.principal(caller);
-                log::info!(
-                    event = "disconnected by an operator", client:% = id, principal:% = principal;
-                    "{id} is disconnected by {principal}"
+                log_event!(
+                    Info,
+                    client = id,
+                    "disconnected by an operator",
+                    principal = word(&principal),
                 );
                 Ok(ok())
             } else {
@@ -235,9 +238,13 @@ fn issue_link<S: Service>(
     let lasts = Duration::from_secs(seconds);
     let (id, token) = ctx.core.issue_link(caller, target.clone(), lasts)?;
     let (path, principal) = (target.path(), ctx.principal(caller));
-    log::info!(
-        event = "link issued", link:% = id, path = path, principal:% = principal, seconds = seconds;
-        "link {id} permits watching {path:?} for {seconds} s: issued by {principal}"
+    log_event!(
+        Info,
+        "link issued",
+        link = word(&id),
+        path = path,
+        principal = word(&principal),
+        seconds = seconds,
     );
     let link = json!({
         "id": id.to_string(),

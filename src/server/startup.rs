@@ -55,7 +55,7 @@ impl<S: Service> Server<S> {
     ///     }
     /// }
     ///
-    /// let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
+    /// let config = Config::new("127.0.0.1:0".parse()?);
     /// let mut server = Server::bind(config, Greeter)?;
     /// server.stop_on_signals()?;
     /// # server.handle().stop()?;

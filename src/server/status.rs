@@ -18,7 +18,7 @@ use super::traffic::Traffic;
 /// struct Silent;
 /// impl Service for Silent {}
 ///
-/// let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
+/// let config = Config::new("127.0.0.1:0".parse()?);
 /// let server = Server::bind(config, Silent)?;
 /// let handle = server.handle();
 /// let thread = std::thread::spawn(move || server.run().map(drop));

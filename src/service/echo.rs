@@ -9,7 +9,7 @@ use crate::{ClientId, Context, Message, Rejection, Request, Route, Service};
 /// use outrigger::service::Echo;
 /// use outrigger::{Config, Server};
 ///
-/// let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
+/// let config = Config::new("127.0.0.1:0".parse()?);
 /// let server = Server::bind(config, Echo::new("/echo".parse()?))?;
 /// # server.handle().stop()?;
 /// server.run()?;

@@ -27,7 +27,7 @@ use crate::{
 ///     .add(echo.clone(), Box::new(Echo::new(echo)))
 ///     .add_without_idle_timeout(other.clone(), Box::new(Echo::new(other)))
 ///     .build()?;
-/// let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
+/// let config = Config::new("127.0.0.1:0".parse()?);
 /// let server = Server::bind(config, routes)?;
 /// # server.handle().stop()?;
 /// server.run()?;

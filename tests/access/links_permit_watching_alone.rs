@@ -181,7 +181,7 @@ fn a_link_shows_one_process_until_it_is_revoked() {
     assert_eq!(server.ask(&format!("{path}?mode=viewer"), &token).1, 401);
     let log = server.log.text();
     for part in [
-        &format!("link 1 permits watching {path:?} for 60 s: issued by ada"),
+        &format!("link issued: link=1 path={path:?} principal=ada seconds=60"),
         "principal=link:1",
         "cause=revoked code=1008 reason=\"the link was revoked\"",
     ] {

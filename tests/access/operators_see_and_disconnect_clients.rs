@@ -96,7 +96,7 @@ fn a_client_is_disconnected_once_and_told_why() {
     );
     let log = server.log.text();
     assert!(
-        log.contains(&format!("{id} is disconnected by ada")),
+        log.contains(&format!("{id} disconnected by an operator: principal=ada")),
         "{log}"
     );
     assert!(

@@ -243,7 +243,8 @@ impl Drop for Served {
 
 fn config(command: &[&str], protocol: AgentProtocol, sessions_may_idle: bool) -> AgentConfig {
     let endpoint = "/acp".parse().expect("an endpoint");
-    let mut config = AgentConfig::new(endpoint, command.iter().copied()).with_protocol(protocol);
+    let mut config = AgentConfig::new(endpoint, command.iter().copied());
+    config.protocol = protocol;
     config.sessions_may_idle = sessions_may_idle;
     config
 }

@@ -61,7 +61,8 @@ fn open(offer: &str, shared: &Shared) -> WebSocket {
 }
 
 fn shared(memory: usize) -> Shared {
-    let config = DeflateConfig::default().with_memory(memory);
+    let mut config = DeflateConfig::default();
+    config.memory = memory;
     Shared::new(Limits::default(), Some(Compression::new(config)))
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::super::flags::shared::{
     FRAMING, INITIALIZE_TIMEOUT, ON_FAILURE, REQUEST_TIMEOUT, RESTART_LIMIT,
 };
-use super::super::flags::{Flag, Takes, samples};
-use super::super::values::{duration, number};
+use super::super::flags::{Flag, Takes, put, samples};
+use super::super::values::{choice, duration, number};
 use super::{Command, ProgramArg, Serves};
 use crate::service::agent::{AgentProtocol, Approvals, UnknownSessions, has_session_rules};
 use crate::service::{Agent, AgentConfig, AgentPerClient, Framing};
@@ -51,9 +51,9 @@ WebSockets, use '--mode per-client --protocol jsonrpc'.
     program: ProgramArg::Required,
     default_path: "/acp",
     idle_timeout: Some(Duration::from_secs(300)),
-    check: |settings| match settings.framing {
+    check: |settings| match settings.agent.framing {
         Framing::Lines => Ok(()),
-        Framing::ContentLength if settings.per_client => Ok(()),
+        Framing::ContentLength if settings.agent_per_client => Ok(()),
         Framing::ContentLength => {
             Err("--framing content-length requires --mode per-client".to_owned())
         }
@@ -66,20 +66,10 @@ WebSockets, use '--mode per-client --protocol jsonrpc'.
         let config = AgentConfig {
             endpoint: params.endpoint,
             command: settings.program.clone(),
-            protocol: settings.protocol,
-            framing: settings.framing,
-            grace: settings.grace,
-            restart_limit: settings.restart_limit,
-            max_agents: settings.max_agents,
-            initialize_timeout: settings.initialize_timeout,
-            approvals: settings.approvals,
-            unknown_sessions: settings.unknown_sessions,
-            pass_methods: settings.pass_methods.clone(),
-            request_timeout: settings.request_timeout,
-            answer_timeout: settings.answer_timeout,
             sessions_may_idle: params.sessions_may_idle,
+            ..settings.agent.clone()
         };
-        Ok(if settings.per_client {
+        Ok(if settings.agent_per_client {
             Box::new(AgentPerClient::new(config))
         } else {
             Box::new(Agent::new(config))
@@ -97,14 +87,9 @@ const FLAGS: &[Flag] = &[
         help: "shared: one agent for each kind of client; per-client: one agent for each connection",
         brief: Some("shared or per-client: share agents, or start one for each"),
         set: |settings, value| {
-            settings.per_client = match value {
-                "shared" => false,
-                "per-client" => true,
-                _ => return Err(format!("'{value}' is neither shared nor per-client")),
-            };
-            Ok(())
+            let words = [("shared", false), ("per-client", true)];
+            put(&mut settings.agent_per_client, choice(value, words))
         },
-        accepts: samples(&["shared", "per-client"]),
         rejects: &["both"],
         ..Flag::BASE
     },
@@ -116,14 +101,12 @@ const FLAGS: &[Flag] = &[
         help: "acp: clients must send initialize first, and sessions have owners; jsonrpc: neither, for MCP servers and others",
         brief: Some("acp or jsonrpc"),
         set: |settings, value| {
-            settings.protocol = match value {
-                "acp" => AgentProtocol::Acp,
-                "jsonrpc" => AgentProtocol::JsonRpc,
-                _ => return Err(format!("'{value}' is neither acp nor jsonrpc")),
-            };
-            Ok(())
+            let words = [
+                ("acp", AgentProtocol::Acp),
+                ("jsonrpc", AgentProtocol::JsonRpc),
+            ];
+            put(&mut settings.agent.protocol, choice(value, words))
         },
-        accepts: samples(&["acp", "jsonrpc"]),
         rejects: &["mcp"],
         ..Flag::BASE
     },
@@ -137,12 +120,7 @@ const FLAGS: &[Flag] = &[
         takes: Takes::One("TIME"),
         default: Some("5m"),
         help: "how long a session keeps its place in the table after its client has disconnected; with 0 it loses the place at once. A session can still be loaded later",
-        set: |settings, value| {
-            settings.grace = duration(value)?;
-            Ok(())
-        },
-        accepts: samples(&["0", "1h"]),
-        rejects: &["soon"],
+        set: |settings, value| put(&mut settings.agent.grace, duration(value)),
         ..Flag::BASE
     },
     Flag {
@@ -155,10 +133,7 @@ const FLAGS: &[Flag] = &[
         takes: Takes::One("N"),
         default: Some("4"),
         help: "maximum processes of a shared agent, which has one for each kind of client, by protocol version and capabilities; if there are several principals, one of them can bring half of the kinds",
-        set: |settings, value| {
-            settings.max_agents = number(value, 1..=64)?;
-            Ok(())
-        },
+        set: |settings, value| put(&mut settings.agent.max_agents, number(value, 1..=64)),
         accepts: samples(&["1", "64"]),
         rejects: &["0", "65"],
         ..Flag::BASE
@@ -175,14 +150,9 @@ const FLAGS: &[Flag] = &[
         help: "who may answer a session's permission requests. owner: only its client; any: also observers whose token has the scope 'use' or 'all', and the first answer counts",
         brief: Some("who may answer permission requests: owner or any"),
         set: |settings, value| {
-            settings.approvals = match value {
-                "owner" => Approvals::Owner,
-                "any" => Approvals::Any,
-                _ => return Err(format!("'{value}' is neither owner nor any")),
-            };
-            Ok(())
+            let words = [("owner", Approvals::Owner), ("any", Approvals::Any)];
+            put(&mut settings.agent.approvals, choice(value, words))
         },
-        accepts: samples(&["owner", "any"]),
         rejects: &["nobody"],
         ..Flag::BASE
     },
@@ -193,14 +163,12 @@ const FLAGS: &[Flag] = &[
         default_note: Some("allow if there is one principal, otherwise deny"),
         help: "allow or deny: whether clients may load sessions that the server has never seen, such as those in the agent's own history",
         set: |settings, value| {
-            settings.unknown_sessions = match value {
-                "allow" => UnknownSessions::Allow,
-                "deny" => UnknownSessions::Deny,
-                _ => return Err(format!("'{value}' is neither allow nor deny")),
-            };
-            Ok(())
+            let words = [
+                ("allow", UnknownSessions::Allow),
+                ("deny", UnknownSessions::Deny),
+            ];
+            put(&mut settings.agent.unknown_sessions, choice(value, words))
         },
-        accepts: samples(&["allow", "deny"]),
         rejects: &["some"],
         ..Flag::BASE
     },
@@ -216,7 +184,7 @@ const FLAGS: &[Flag] = &[
                         "'{method}' is not a method outside the schema of the Agent Client Protocol"
                     ));
                 }
-                settings.pass_methods.push(method.to_owned());
+                settings.agent.pass_methods.push(method.to_owned());
             }
             Ok(())
         },
@@ -233,12 +201,7 @@ const FLAGS: &[Flag] = &[
         takes: Takes::One("TIME"),
         default: Some("off"),
         help: "how long a client may take to answer a request of a shared agent, such as for a permission; after that, the agent gets the error -32014",
-        set: |settings, value| {
-            settings.answer_timeout = duration(value)?;
-            Ok(())
-        },
-        accepts: samples(&["0", "1h"]),
-        rejects: &["soon"],
+        set: |settings, value| put(&mut settings.agent.answer_timeout, duration(value)),
         ..Flag::BASE
     },
 ];

@@ -1,7 +1,7 @@
 //! `outrigger app`: a program that reads events and writes commands is the server.
 
 use super::super::flags::shared::ON_FAILURE;
-use super::super::flags::{Flag, Takes, samples};
+use super::super::flags::{Flag, Takes, samples, turn_on};
 use super::{Command, ProgramArg, Serves};
 use crate::service::{App, AppConfig};
 
@@ -46,11 +46,12 @@ Commands:  {\"cmd\":\"send\",\"client\",\"text\"} or \"binary\" in base64
     program: ProgramArg::Optional,
     default_path: "/...",
     serves: Serves::One(|settings, params| {
-        let mut config = AppConfig::new(params.endpoint, settings.program.clone());
-        config.restart = settings.restart;
-        config.restart_limit = settings.restart_limit;
-        config.subprotocols = settings.subprotocols.clone();
-        config.announced_token = params.generated_token.cloned();
+        let config = AppConfig {
+            endpoint: params.endpoint,
+            command: settings.program.clone(),
+            announced_token: params.generated_token.cloned(),
+            ..settings.app.clone()
+        };
         Ok(Box::new(App::new(config)))
     }),
     ..Command::BASE
@@ -61,10 +62,7 @@ const FLAGS: &[Flag] = &[
         name: "restart",
         help: "start the program again when it exits, after closing all clients with 1011. More than 5 exits in 60s are a failure",
         brief: Some("restart the program when it fails"),
-        set: |settings, _| {
-            settings.restart = true;
-            Ok(())
-        },
+        set: |settings, _| turn_on(&mut settings.app.restart),
         ..Flag::BASE
     },
     Flag {
@@ -81,7 +79,7 @@ const FLAGS: &[Flag] = &[
             if value.is_empty() || !value.bytes().all(valid) {
                 return Err(format!("'{value}' is not the name of a subprotocol"));
             }
-            settings.subprotocols.push(value.to_owned());
+            settings.app.subprotocols.push(value.to_owned());
             Ok(())
         },
         accepts: samples(&["chat.v1"]),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::client::advise;
-use super::super::flags::{Flag, Takes, samples};
+use super::super::flags::{Flag, Takes, put, samples};
 use super::super::run::Failure;
 use super::super::settings::Settings;
 use super::super::{Outcome, fail, logging};
@@ -64,43 +64,17 @@ If standard input is not a terminal, it is sent as it is, and then an end of fil
     ..Command::BASE
 };
 
-/// The flags of `attach`.
-#[derive(Debug)]
-pub(crate) struct AttachFlags {
-    viewer: bool,
-    takeover: bool,
-    escape: Option<u8>,
-}
-
-impl Default for AttachFlags {
-    fn default() -> Self {
-        Self {
-            viewer: false,
-            takeover: false,
-            escape: Some(b'~'),
-        }
-    }
-}
-
 const FLAGS: &[Flag] = &[
     Flag {
         name: "viewer",
         help: "watch a process without sending to it; several clients can do so at once",
         brief: Some("watch without typing"),
-        set: |settings, _| {
-            settings.attach.viewer = true;
-            Ok(())
-        },
         ..Flag::BASE
     },
     Flag {
         name: "takeover",
         help: "replace the client that writes to the process",
         brief: Some("replace the client that types"),
-        set: |settings, _| {
-            settings.attach.takeover = true;
-            Ok(())
-        },
         ..Flag::BASE
     },
     Flag {
@@ -109,10 +83,7 @@ const FLAGS: &[Flag] = &[
         default: Some("~"),
         help: "character that begins an escape: an ASCII punctuation character, ^X for a control character, or none",
         brief: Some("character that begins an escape"),
-        set: |settings, value| {
-            settings.attach.escape = escape(value)?;
-            Ok(())
-        },
+        set: |settings, value| put(&mut settings.client.escape, escape(value)),
         accepts: samples(&["none", "!", "^]", "^^", "^"]),
         rejects: &["", "ab", "é", "^é", "^a", "\n", "a"],
         ..Flag::BASE
@@ -132,9 +103,9 @@ fn escape(text: &str) -> Result<Option<u8>, String> {
     }
 }
 
-fn run(mut settings: Settings) -> Result<Outcome, Failure> {
-    let flags = std::mem::take(&mut settings.attach);
-    if flags.viewer && flags.takeover {
+fn run(settings: Settings) -> Result<Outcome, Failure> {
+    let (viewer, takeover) = (settings.has("viewer"), settings.has("takeover"));
+    if viewer && takeover {
         return Ok(fail("--takeover has no effect with --viewer", FAILED));
     }
     let connect = match settings.connection() {
@@ -145,9 +116,9 @@ fn run(mut settings: Settings) -> Result<Outcome, Failure> {
     let (attach, ending) = Attach::new(AttachConfig {
         connect,
         retry,
-        viewer: flags.viewer,
-        takeover: flags.takeover,
-        escape: flags.escape,
+        viewer,
+        takeover,
+        escape: settings.client.escape,
         notify: logging::write_line,
         advise,
     });

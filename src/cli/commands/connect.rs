@@ -55,7 +55,7 @@ Exit codes: 0 standard input has ended, or the server has closed the connection 
     flags: FLAGS,
     operand: Some("URL"),
     max_words: 1,
-    check: |settings| match settings.framing {
+    check: |settings| match settings.client.framing {
         Framing::Lines | Framing::ContentLength => Ok(()),
         Framing::Raw => {
             Err("--framing raw is not supported by connect; use lines or content-length".to_owned())
@@ -75,10 +75,6 @@ const FLAGS: &[Flag] = &[
         name: "no-json",
         help: "do not parse messages; without this option, connect answers JSON-RPC requests whose connection is lost",
         brief: Some("carry any lines, not only JSON-RPC"),
-        set: |settings, _| {
-            settings.client.no_json = true;
-            Ok(())
-        },
         ..Flag::BASE
     },
     Flag {
@@ -104,8 +100,6 @@ const FLAGS: &[Flag] = &[
             settings.client.linger = duration(value)?.unwrap_or_default();
             Ok(())
         },
-        accepts: samples(&["0", "1m"]),
-        rejects: &["soon"],
         ..Flag::BASE
     },
 ];
@@ -120,8 +114,8 @@ fn run(mut settings: Settings) -> Result<Outcome, Failure> {
     };
     let retry = Retry::default().with_give_up(settings.give_up());
     let mut bridge = BridgeConfig::new(connect.with_retry(retry));
-    bridge.framing = settings.framing;
-    bridge.json = !settings.client.no_json;
+    bridge.framing = settings.client.framing;
+    bridge.json = !settings.has("no-json");
     bridge.buffer = settings.client.buffer;
     bridge.linger = settings.client.linger;
     bridge.give_up = settings.give_up();

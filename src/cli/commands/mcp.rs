@@ -1,7 +1,5 @@
 //! `outrigger mcp`: a stdio MCP server behind Streamable HTTP and WebSocket.
 
-use std::time::Duration;
-
 use super::super::flags::shared::{INITIALIZE_TIMEOUT, ON_FAILURE, REQUEST_TIMEOUT, RESTART_LIMIT};
 use super::super::flags::{Flag, Takes, put, samples};
 use super::super::values::{duration, number, size};
@@ -56,54 +54,15 @@ session whose connection was cut can come back and gets the events that it has m
         Ok(())
     },
     serves: Serves::One(|settings, params| {
-        let flags = &settings.mcp;
-        let mut config = McpConfig::new(params.endpoint, settings.program.clone());
-        config.pool = flags.pool;
-        config.restart_limit = settings.restart_limit;
-        config.initialize_timeout = settings.initialize_timeout;
-        config.request_timeout = settings.request_timeout;
-        config.session_idle = flags.session_idle;
-        config.max_sessions = flags.max_sessions;
-        config.max_sessions_each = flags.max_sessions_each;
-        config.max_requests = flags.max_requests;
-        config.max_requests_each = flags.max_requests_each;
-        config.replay = flags.replay;
-        config.max_replay = flags.max_replay;
-        config.max_replay_each = flags.max_replay_each;
+        let config = McpConfig {
+            endpoint: params.endpoint,
+            command: settings.program.clone(),
+            ..settings.mcp.clone()
+        };
         Ok(Box::new(Mcp::new(config)))
     }),
     ..Command::BASE
 };
-
-/// The flags of `mcp`.
-#[derive(Debug)]
-pub(crate) struct McpFlags {
-    pool: usize,
-    session_idle: Option<Duration>,
-    max_sessions: usize,
-    max_sessions_each: Option<usize>,
-    max_requests: usize,
-    max_requests_each: Option<usize>,
-    replay: usize,
-    max_replay: usize,
-    max_replay_each: Option<usize>,
-}
-
-impl Default for McpFlags {
-    fn default() -> Self {
-        Self {
-            pool: 1,
-            session_idle: Some(Duration::from_secs(30 * 60)),
-            max_sessions: 256,
-            max_sessions_each: None,
-            max_requests: 1024,
-            max_requests_each: None,
-            replay: 256 << 10,
-            max_replay: 16 << 20,
-            max_replay_each: None,
-        }
-    }
-}
 
 /// The range of a limit on numbers of sessions or requests.
 const COUNT: std::ops::RangeInclusive<usize> = 1..=1_000_000;
@@ -133,8 +92,6 @@ const FLAGS: &[Flag] = &[
             settings.mcp.session_idle = duration(value)?;
             Ok(())
         },
-        accepts: samples(&["0", "10s"]),
-        rejects: &["soon"],
         ..Flag::BASE
     },
     Flag {

@@ -203,8 +203,4 @@ impl Command {
     }
 }
 
-#[cfg(feature = "client")]
-pub(super) use attach::AttachFlags;
 pub(super) use demo::routes as demo_routes;
-#[cfg(feature = "mcp")]
-pub(super) use mcp::McpFlags;

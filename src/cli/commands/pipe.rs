@@ -45,10 +45,12 @@ KILL five seconds after that. When PROGRAM exits, its client gets the rest of th
     default_path: "/...",
     serves_subtree: true,
     serves: Serves::One(|settings, params| {
-        let config = PipeConfig::new(params.endpoint, settings.program.clone())
-            .with_framing(settings.framing)
-            .with_restart_limit(settings.restart_limit);
-        Ok(if settings.shared {
+        let config = PipeConfig {
+            endpoint: params.endpoint,
+            command: settings.program.clone(),
+            ..settings.pipe.clone()
+        };
+        Ok(if settings.has("shared") {
             Box::new(PipeShared::new(config))
         } else {
             Box::new(PipePerClient::new(config))
@@ -62,10 +64,6 @@ const FLAGS: &[Flag] = &[
         name: "shared",
         help: "run one program for all clients, from the start of the server",
         brief: Some("one program for all clients"),
-        set: |settings, _| {
-            settings.shared = true;
-            Ok(())
-        },
         ..Flag::BASE
     },
     Flag {

@@ -1,7 +1,7 @@
 //! `outrigger processes`: an HTTP API to start, watch and signal processes, and to attach to their terminals.
 
 use super::super::flags::shared::{LINGER, PASS_ENV};
-use super::super::flags::{Flag, Takes, samples, turn_on};
+use super::super::flags::{Flag, Takes, put, samples, turn_on};
 use super::super::values::{duration, number, size};
 use super::{Command, Serves};
 use crate::service::{Compat, Processes, ProcessesConfig};
@@ -56,14 +56,7 @@ In a browser, / and /process are a console, and /process/ID/attach is a terminal
     serves: Serves::One(|settings, params| {
         Ok(Box::new(Processes::new(ProcessesConfig {
             endpoint: params.endpoint,
-            scrollback: settings.scrollback,
-            retention: settings.retention,
-            max_processes: settings.max_processes,
-            max_exec_output: settings.max_exec_output,
-            wait_for_readers: settings.wait_for_readers,
-            linger: settings.linger,
-            compat: settings.compat,
-            pass_env: settings.pass_env.clone(),
+            ..settings.processes.clone()
         })))
     }),
     ..Command::BASE
@@ -77,8 +70,10 @@ const FLAGS: &[Flag] = &[
         help: "output of a process to keep for clients that attach later",
         brief: Some("output to keep for each process"),
         set: |settings, value| {
-            settings.scrollback = size(value, 4096..=1 << 40)?;
-            Ok(())
+            put(
+                &mut settings.processes.scrollback,
+                size(value, 4096..=1 << 40),
+            )
         },
         accepts: samples(&["4KiB"]),
         rejects: &["4095", "lots"],
@@ -91,11 +86,11 @@ const FLAGS: &[Flag] = &[
         help: "how long an exited process stays visible",
         brief: Some("how long to keep an exited process"),
         set: |settings, value| {
-            settings.retention = duration(value)?.unwrap_or_default();
-            Ok(())
+            put(
+                &mut settings.processes.retention,
+                duration(value).map(Option::unwrap_or_default),
+            )
         },
-        accepts: samples(&["0", "1h"]),
-        rejects: &["soon"],
         ..Flag::BASE
     },
     Flag {
@@ -105,8 +100,10 @@ const FLAGS: &[Flag] = &[
         help: "maximum processes that run at once; more get 503",
         brief: Some("maximum running processes"),
         set: |settings, value| {
-            settings.max_processes = number(value, 1..=100_000)?;
-            Ok(())
+            put(
+                &mut settings.processes.max_processes,
+                number(value, 1..=100_000),
+            )
         },
         accepts: samples(&["1"]),
         rejects: &["0"],
@@ -119,8 +116,10 @@ const FLAGS: &[Flag] = &[
         help: "maximum output buffered for all exec calls together; a call that exceeds it gets 503. A quarter of it is the default limit for one stream of a process",
         brief: Some("maximum output buffered for exec calls"),
         set: |settings, value| {
-            settings.max_exec_output = size(value, 1024..=1 << 40)?;
-            Ok(())
+            put(
+                &mut settings.processes.max_exec_output,
+                size(value, 1024..=1 << 40),
+            )
         },
         accepts: samples(&["1KiB"]),
         rejects: &["1023"],
@@ -130,7 +129,7 @@ const FLAGS: &[Flag] = &[
         name: "wait-for-readers",
         help: "a process waits while --scrollback is full of output that no client was sent, or that a stream is still being sent; without this flag the oldest output is dropped",
         brief: Some("a process waits until its output is read"),
-        set: |settings, _| turn_on(&mut settings.wait_for_readers),
+        set: |settings, _| turn_on(&mut settings.processes.wait_for_readers),
         ..Flag::BASE
     },
     PASS_ENV,
@@ -142,13 +141,12 @@ const FLAGS: &[Flag] = &[
         help: "kernel-images: accept its clients without a change. Bodies are read leniently; exec waits until its output is closed, and answers a time-out with 500; processes of other users keep the server's environment; processes wait for readers",
         brief: Some("accept the clients of kernel-images"),
         set: |settings, value| {
-            settings.compat = match value {
+            settings.processes.compat = match value {
                 "kernel-images" => Compat::KernelImages,
                 _ => return Err(format!("'{value}' is not kernel-images")),
             };
             Ok(())
         },
-        accepts: samples(&["kernel-images"]),
         rejects: &["", "docker"],
         ..Flag::BASE
     },

@@ -1,7 +1,7 @@
 //! `outrigger terminal`: each client gets a program on a terminal of its own.
 
 use super::super::flags::shared::{LINGER, PASS_ENV};
-use super::super::flags::{Flag, Takes, samples};
+use super::super::flags::{Flag, Takes, put, samples, turn_on};
 use super::{Command, ProgramArg, Serves};
 use crate::service::{Terminal, TerminalConfig};
 use crate::web::RoutePage;
@@ -52,13 +52,7 @@ input. ttyd's subprotocol 'tty' works, too. In a browser, the address is a page 
         let terminal = Terminal::new(TerminalConfig {
             endpoint: params.endpoint,
             command: settings.program.clone(),
-            cwd: settings.cwd.clone(),
-            env: settings.env.clone(),
-            user: settings.user.clone(),
-            read_only: settings.read_only,
-            once: settings.once,
-            linger: settings.linger,
-            pass_env: settings.pass_env.clone(),
+            ..settings.terminal.clone()
         })?;
         Ok(Box::new(terminal))
     }),
@@ -75,8 +69,7 @@ const FLAGS: &[Flag] = &[
             if !std::path::Path::new(value).is_dir() {
                 return Err(format!("'{value}' is not a directory"));
             }
-            settings.cwd = Some(value.to_owned());
-            Ok(())
+            put(&mut settings.terminal.cwd, Ok(Some(value.to_owned())))
         },
         accepts: samples(&["/"]),
         rejects: &["", "/no/such/directory"],
@@ -90,7 +83,10 @@ const FLAGS: &[Flag] = &[
         set: |settings, value| {
             let pair = value.split_once('=').filter(|(name, _)| !name.is_empty());
             let (name, value) = pair.ok_or_else(|| format!("'{value}' is not NAME=VALUE"))?;
-            settings.env.push((name.to_owned(), value.to_owned()));
+            settings
+                .terminal
+                .env
+                .push((name.to_owned(), value.to_owned()));
             Ok(())
         },
         accepts: samples(&["LANG=C", "EMPTY="]),
@@ -102,10 +98,7 @@ const FLAGS: &[Flag] = &[
         takes: Takes::One("USER"),
         help: "user to run the program as: a name or number, or USER:GROUP with a numeric group; only root can choose another user",
         brief: Some("user to run the program as"),
-        set: |settings, value| {
-            settings.user = Some(value.to_owned());
-            Ok(())
-        },
+        set: |settings, value| put(&mut settings.terminal.user, Ok(Some(value.to_owned()))),
         accepts: samples(&["nobody", "1000:1000"]),
         ..Flag::BASE
     },
@@ -113,20 +106,14 @@ const FLAGS: &[Flag] = &[
         name: "read-only",
         help: "ignore what clients type",
         brief: Some("ignore what clients type"),
-        set: |settings, _| {
-            settings.read_only = true;
-            Ok(())
-        },
+        set: |settings, _| turn_on(&mut settings.terminal.read_only),
         ..Flag::BASE
     },
     Flag {
         name: "once",
         help: "serve one client and stop when it disconnects",
         brief: Some("serve one client, then stop"),
-        set: |settings, _| {
-            settings.once = true;
-            Ok(())
-        },
+        set: |settings, _| turn_on(&mut settings.terminal.once),
         ..Flag::BASE
     },
     PASS_ENV,

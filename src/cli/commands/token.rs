@@ -1,7 +1,7 @@
 //! `outrigger token`: lists and edits the tokens of a file.
 
 use super::super::flags::access::TOKEN_FILE;
-use super::super::flags::{Flag, Takes, samples};
+use super::super::flags::{Flag, Takes};
 use super::super::token::{OPERATIONS, action};
 use super::{Command, Serves};
 
@@ -57,7 +57,6 @@ const FLAGS: &[Flag] = &[
             settings.token_scope = Some(scope);
             Ok(())
         },
-        accepts: samples(&["all", "use", "watch", "metrics"]),
         rejects: &["", "ALL", "none"],
         ..Flag::BASE
     },

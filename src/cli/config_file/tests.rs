@@ -30,7 +30,7 @@ fn every_flag_can_be_set_in_a_file_by_its_name() {
             let result = applied(command.name, &text.to_string());
             if flag.in_file {
                 let settings = result.expect(flag.name);
-                assert!(settings.given.contains(flag.name));
+                assert!(settings.has(flag.name));
             } else {
                 let error = result.expect_err(flag.name);
                 assert!(error.contains("has no such setting"), "{error}");
@@ -43,7 +43,7 @@ fn every_flag_can_be_set_in_a_file_by_its_name() {
 fn a_switch_is_true_or_false_and_a_repeatable_flag_is_a_list() {
     let settings = applied("echo", r#"{"reuse-port":false,"allow-host":["a","b"]}"#);
     let settings = settings.expect("it is valid");
-    assert!(!settings.server.reuse_port && !settings.given.contains("reuse-port"));
+    assert!(!settings.server.reuse_port && !settings.has("reuse-port"));
     assert_eq!(settings.server.access.hosts, ["a", "b"]);
     let settings = applied("echo", r#"{"listen":"127.0.0.1:0","max-clients":7}"#);
     let settings = settings.expect("it is valid");
@@ -51,7 +51,7 @@ fn a_switch_is_true_or_false_and_a_repeatable_flag_is_a_list() {
     assert_eq!(settings.listen, [listen]);
     assert_eq!(settings.server.max_clients, 7);
     let extra = applied("echo", r#"{"announce-extra":{"a":[1]}}"#).expect("it is valid");
-    assert_eq!(extra.announce_extra["a"], serde_json::json!([1]));
+    assert_eq!(extra.announce.extra["a"], serde_json::json!([1]));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Flags for access control and for the path to serve.
 
-use super::{Flag, Takes, put, samples, turn_on};
+use super::{Flag, Takes, put, samples};
 
 pub(in crate::cli) const TOKEN_FILE: Flag = Flag {
     name: "token-file",
@@ -58,7 +58,6 @@ pub(super) const FLAGS: &[Flag] = &[
             let scope = scope.map_err(|error| format!("'{value}' is {error}"));
             put(&mut settings.server.auth_scope, scope)
         },
-        accepts: samples(&["all", "use", "watch", "metrics"]),
         rejects: &["", "ALL", "none"],
         ..Flag::BASE
     },
@@ -74,7 +73,6 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "no-auth",
         help: "require no token: every client that can reach the server is accepted",
         brief: Some("require no token"),
-        set: |settings, _| turn_on(&mut settings.no_auth),
         ..Flag::BASE
     },
     Flag {

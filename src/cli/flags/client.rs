@@ -101,8 +101,7 @@ pub(super) const FLAGS: &[Flag] = &[
             let time = duration(value)?.ok_or("it must be longer than 0")?;
             put(&mut settings.client.connect_timeout, Ok(time))
         },
-        accepts: samples(&["500ms", "1m"]),
-        rejects: &["0", "soon"],
+        rejects: &["0"],
         ..Flag::BASE
     },
     Flag {
@@ -112,8 +111,6 @@ pub(super) const FLAGS: &[Flag] = &[
         help: "how long to try to come back after a cut, and for connect also to connect at first, before giving up; 0 means no limit. Time during which the machine sleeps does not count",
         brief: Some("how long to try to come back after a cut"),
         set: |settings, value| put(&mut settings.client.give_up, duration(value)),
-        accepts: samples(&["0", "30s"]),
-        rejects: &["soon"],
         ..Flag::BASE
     },
     Flag {

@@ -3,8 +3,6 @@
 use std::num::NonZeroU32;
 
 use super::super::values::{number, size};
-#[cfg(feature = "deflate")]
-use super::turn_on;
 use super::{Flag, Takes, put, samples};
 use crate::Config;
 use crate::protocol::http::MAX_HEADERS;
@@ -32,7 +30,6 @@ pub(super) const DEFLATE: Flag = Flag {
     name: "deflate",
     help: "compress messages for clients that support it (permessage-deflate, RFC 7692)",
     brief: Some("compress messages (permessage-deflate)"),
-    set: |settings, _| turn_on(&mut settings.deflate),
     ..Flag::BASE
 };
 
@@ -64,7 +61,7 @@ pub(super) const FLAGS: &[Flag] = &[
             if (1..Config::MIN_MEMORY).contains(&bytes) {
                 return Err(format!("'{value}' is less than 1MiB"));
             }
-            settings.memory = Some(bytes);
+            settings.server.memory = Some(bytes).filter(|bytes| *bytes > 0);
             Ok(())
         },
         accepts: samples(&["0", "1MiB", "8GiB"]),
@@ -202,7 +199,7 @@ pub(super) const FLAGS: &[Flag] = &[
         requires: Some("deflate"),
         set: |settings, value| {
             let level = number(value, 1..=9).map(|level| level as u8);
-            put(&mut settings.deflate_config.level, level)
+            put(&mut settings.deflate.level, level)
         },
         accepts: samples(&["1", "9"]),
         rejects: &["0", "10"],
@@ -215,12 +212,7 @@ pub(super) const FLAGS: &[Flag] = &[
         default: Some("64MiB"),
         help: "maximum memory for clients whose messages refer to earlier ones, 322KiB each; further clients get no_context_takeover",
         requires: Some("deflate"),
-        set: |settings, value| {
-            put(
-                &mut settings.deflate_config.memory,
-                size(value, 0..=1 << 40),
-            )
-        },
+        set: |settings, value| put(&mut settings.deflate.memory, size(value, 0..=1 << 40)),
         accepts: samples(&["0", "1GiB"]),
         rejects: &["lots"],
         ..Flag::BASE
@@ -234,7 +226,7 @@ pub(super) const FLAGS: &[Flag] = &[
         requires: Some("deflate"),
         set: |settings, value| {
             put(
-                &mut settings.deflate_config.min,
+                &mut settings.deflate.min,
                 size(value, 0..=1 << 40).map(Some),
             )
         },

@@ -126,7 +126,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "announce",
         takes: Takes::One("FILE"),
         help: "write {pid, port, transport, url, authToken} to FILE as JSON once the server listens, readable by its user only, and remove FILE when it begins to stop; {port} in FILE stands for the port, ~/ for the home directory",
-        set: |settings, value| put(&mut settings.announce, Ok(Some(value.to_owned()))),
+        set: |settings, value| put(&mut settings.announce.file, Ok(Some(value.to_owned()))),
         accepts: samples(&["/tmp/{port}.lock"]),
         ..Flag::BASE
     },
@@ -137,7 +137,7 @@ pub(super) const FLAGS: &[Flag] = &[
         help: "the pid in the --announce file: that of the program to which the server belongs, such as an editor",
         requires: Some("announce"),
         set: |settings, value| {
-            settings.announce_pid = Some(number(value, 1..=i32::MAX as usize)? as u32);
+            settings.announce.pid = Some(number(value, 1..=i32::MAX as usize)? as u32);
             Ok(())
         },
         accepts: samples(&["1"]),
@@ -150,7 +150,7 @@ pub(super) const FLAGS: &[Flag] = &[
         help: "JSON object whose fields are added to the --announce file",
         requires: Some("announce"),
         set: |settings, value| {
-            settings.announce_extra = match serde_json::from_str(value) {
+            settings.announce.extra = match serde_json::from_str(value) {
                 Ok(serde_json::Value::Object(fields)) => fields,
                 Ok(_) => return Err("not a JSON object".to_owned()),
                 Err(error) => return Err(format!("not JSON: {error}")),

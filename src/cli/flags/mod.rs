@@ -50,7 +50,8 @@ pub(super) struct Flag {
     /// The flags with which it cannot be combined, each with what to do instead. On the command line, it overrides these in the
     /// configuration file, and they override it.
     pub(super) excludes: &'static [(&'static str, &'static str)],
-    /// Parses a value into the settings. The value of a switch is empty.
+    /// Parses a value into the settings. The value of a switch is empty. [`Settings::has`] tells whether it was given, so a switch
+    /// that changes no setting of a service has no function.
     pub(super) set: fn(&mut Settings, &str) -> Result<(), String>,
     /// Values that [`Flag::set`] must accept, for the test.
     #[cfg_attr(not(test), expect(dead_code, reason = "for tests"))]
@@ -246,7 +247,7 @@ impl Flag {
     pub(super) fn apply(&'static self, settings: &mut Settings, value: &str) -> Result<(), String> {
         (self.set)(settings, value)
             .map_err(|error| error + &suggest::hint(value, self.words, "'", "'"))?;
-        settings.given.insert(self.name);
+        settings.record(self);
         Ok(())
     }
 }
@@ -264,6 +265,5 @@ pub(super) fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), Stri
 
 /// Turns a switch on.
 pub(super) fn turn_on(place: &mut bool) -> Result<(), String> {
-    *place = true;
-    Ok(())
+    put(place, Ok(true))
 }

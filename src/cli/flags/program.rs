@@ -1,6 +1,6 @@
 //! Flags about the configuration file and the log.
 
-use super::{Flag, Takes, put, samples, turn_on};
+use super::{Flag, Takes, put, samples};
 
 pub(super) const LOG: Flag = Flag {
     name: "log",
@@ -16,7 +16,6 @@ pub(super) const LOG: Flag = Flag {
         settings.log_level = Some(level);
         Ok(())
     },
-    accepts: samples(&["off", "debug"]),
     rejects: &["loud"],
     ..Flag::BASE
 };
@@ -28,7 +27,6 @@ pub(super) const LOG_FORMAT: Flag = Flag {
     default: Some("text"),
     help: "text or json; the log goes to standard error",
     set: |settings, value| put(&mut settings.log_format, value.parse()),
-    accepts: samples(&["text", "json"]),
     rejects: &["xml"],
     ..Flag::BASE
 };
@@ -50,7 +48,6 @@ pub(super) const FLAGS: &[Flag] = &[
         help: "check that the settings are valid and the programs can be found, then exit",
         brief: Some("check the settings, then exit"),
         in_file: false,
-        set: |settings, _| turn_on(&mut settings.check),
         ..Flag::BASE
     },
     LOG,

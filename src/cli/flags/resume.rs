@@ -2,7 +2,7 @@
 
 use super::super::settings::Settings;
 use super::super::values::{duration, size};
-use super::{Flag, Takes, put, samples, turn_on};
+use super::{Flag, Takes, put, samples};
 use crate::ResumeConfig;
 
 fn config(settings: &mut Settings) -> &mut ResumeConfig {
@@ -13,7 +13,6 @@ pub(super) const NO_RESUME: Flag = Flag {
     name: "no-resume",
     help: "offer no resumable connections; in the configuration file also a setting of a route",
     for_routes: true,
-    set: |settings, _| turn_on(&mut settings.no_resume),
     ..Flag::BASE
 };
 
@@ -27,8 +26,6 @@ pub(super) const FLAGS: &[Flag] = &[
             let time = duration(value).map(Option::unwrap_or_default);
             put(&mut config(settings).grace, time)
         },
-        accepts: samples(&["0", "1h"]),
-        rejects: &["soon"],
         ..Flag::BASE
     },
     Flag {
@@ -40,8 +37,6 @@ pub(super) const FLAGS: &[Flag] = &[
             let time = duration(value).map(Option::unwrap_or_default);
             put(&mut config(settings).limit, time)
         },
-        accepts: samples(&["0", "48h"]),
-        rejects: &["soon"],
         ..Flag::BASE
     },
     Flag {

@@ -1,7 +1,7 @@
 //! Flags that several commands have.
 
-use super::super::values::{duration, number};
-use super::{Flag, Takes, put, samples};
+use super::super::values::{choice, duration, number};
+use super::{Flag, Takes, samples};
 use crate::service::{Framing, OnFailure};
 
 pub(in crate::cli) const PASS_ENV: Flag = Flag {
@@ -12,7 +12,8 @@ pub(in crate::cli) const PASS_ENV: Flag = Flag {
         if value.is_empty() || value.contains('=') {
             return Err(format!("'{value}' is not the name of a variable"));
         }
-        settings.pass_env.push(value.to_owned());
+        settings.processes.pass_env.push(value.to_owned());
+        settings.terminal.pass_env.push(value.to_owned());
         Ok(())
     },
     accepts: samples(&["LANG"]),
@@ -26,11 +27,10 @@ pub(in crate::cli) const LINGER: Flag = Flag {
     default: Some("250ms"),
     help: "how long to read output after a program has exited while one of its child processes holds the output open",
     set: |settings, value| {
-        let time = duration(value).map(Option::unwrap_or_default);
-        put(&mut settings.linger, time)
+        let time = duration(value)?.unwrap_or_default();
+        (settings.processes.linger, settings.terminal.linger) = (time, time);
+        Ok(())
     },
-    accepts: samples(&["0", "2s"]),
-    rejects: &["soon"],
     ..Flag::BASE
 };
 
@@ -42,8 +42,10 @@ pub(in crate::cli) const RESTART_LIMIT: Flag = Flag {
         let wrong = || format!("'{value}' is not N/TIME such as 5/60s");
         let (count, window) = value.split_once('/').ok_or_else(wrong)?;
         let window = duration(window)?.ok_or_else(wrong)?;
-        settings.restart_limit.count = number(count, 0..=1000)?;
-        settings.restart_limit.window = window;
+        let count = number(count, 0..=1000)?;
+        for limit in settings.restart_limits() {
+            (limit.count, limit.window) = (count, window);
+        }
         Ok(())
     },
     accepts: samples(&["0/1s", "1000/1h"]),
@@ -59,14 +61,15 @@ pub(in crate::cli) const ON_FAILURE: Flag = Flag {
     help: "when the program cannot be started or keeps exiting: 'exit' ends the server; 'retry' rejects clients with 503 and starts the program again, at least every 10 s",
     brief: Some("if PROGRAM fails: end the server, or keep restarting PROGRAM"),
     set: |settings, value| {
-        settings.restart_limit.on_failure = match value {
-            "exit" => OnFailure::Exit,
-            "retry" => OnFailure::Retry,
-            _ => return Err(format!("'{value}' is neither exit nor retry")),
-        };
+        let rule = choice(
+            value,
+            [("exit", OnFailure::Exit), ("retry", OnFailure::Retry)],
+        )?;
+        settings
+            .restart_limits()
+            .for_each(|limit| limit.on_failure = rule);
         Ok(())
     },
-    accepts: samples(&["exit", "retry"]),
     rejects: &["", "restart"],
     ..Flag::BASE
 };
@@ -78,12 +81,14 @@ pub(in crate::cli) const FRAMING: Flag = Flag {
     default: Some("lines"),
     set: |settings, value| {
         let wrong = |_| format!("'{value}' is none of lines, raw and content-length");
-        put(
-            &mut settings.framing,
-            value.parse::<Framing>().map_err(wrong),
-        )
+        let framing: Framing = value.parse().map_err(wrong)?;
+        (settings.agent.framing, settings.pipe.framing) = (framing, framing);
+        #[cfg(feature = "client")]
+        {
+            settings.client.framing = framing;
+        }
+        Ok(())
     },
-    accepts: samples(&["lines", "content-length"]),
     rejects: &["json"],
     ..Flag::BASE
 };
@@ -93,11 +98,13 @@ pub(in crate::cli) const INITIALIZE_TIMEOUT: Flag = Flag {
     takes: Takes::One("TIME"),
     default: Some("30s"),
     set: |settings, value| {
-        settings.initialize_timeout = duration(value)?;
+        settings.agent.initialize_timeout = duration(value)?;
+        #[cfg(feature = "mcp")]
+        {
+            settings.mcp.initialize_timeout = settings.agent.initialize_timeout;
+        }
         Ok(())
     },
-    accepts: samples(&["0", "2m"]),
-    rejects: &["soon"],
     ..Flag::BASE
 };
 
@@ -106,10 +113,12 @@ pub(in crate::cli) const REQUEST_TIMEOUT: Flag = Flag {
     takes: Takes::One("TIME"),
     default: Some("off"),
     set: |settings, value| {
-        settings.request_timeout = duration(value)?;
+        settings.agent.request_timeout = duration(value)?;
+        #[cfg(feature = "mcp")]
+        {
+            settings.mcp.request_timeout = settings.agent.request_timeout;
+        }
         Ok(())
     },
-    accepts: samples(&["0", "2m"]),
-    rejects: &["soon"],
     ..Flag::BASE
 };

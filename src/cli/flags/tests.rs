@@ -35,7 +35,7 @@ fn a_default_in_the_help_is_the_default_of_the_settings() {
 }
 
 #[test]
-fn a_flag_accepts_and_rejects_the_values_of_its_row() {
+fn a_flag_accepts_and_rejects_the_values_of_its_row_and_kind() {
     for (_, flag) in all() {
         for value in flag.accepts {
             let accepted = (flag.set)(&mut Settings::new(), value);
@@ -50,12 +50,20 @@ fn a_flag_accepts_and_rejects_the_values_of_its_row() {
             let accepted = (flag.set)(&mut Settings::new(), word);
             assert_eq!(accepted, Ok(()), "--{} {word}", flag.name);
         }
-        let takes_value = flag.takes != Takes::Nothing;
-        assert!(
-            !takes_value || !flag.accepts.is_empty(),
-            "--{} has no test",
-            flag.name
-        );
+        let takes_time = flag.takes == Takes::One("TIME");
+        let has_samples = !flag.accepts.is_empty() || !flag.words.is_empty();
+        let is_tested = has_samples || takes_time || flag.takes == Takes::Nothing;
+        assert!(is_tested, "--{} has no test", flag.name);
+        if takes_time {
+            let set = |value| (flag.set)(&mut Settings::new(), value);
+            assert_eq!(
+                (set("500ms"), set("1h")),
+                (Ok(()), Ok(())),
+                "--{}",
+                flag.name
+            );
+            assert!(set("soon").is_err(), "--{}", flag.name);
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Flags that limit how long a client, or the end of the server, may take.
 
 use super::super::values::duration;
-use super::{Flag, Takes, put, samples};
+use super::{Flag, Takes, put};
 
 pub(super) const PING_INTERVAL: Flag = Flag {
     name: "ping-interval",
@@ -9,8 +9,6 @@ pub(super) const PING_INTERVAL: Flag = Flag {
     default: Some("20s"),
     help: "time between two PINGs; 0 sends none",
     set: |settings, value| put(&mut settings.server.timeouts.ping_interval, duration(value)),
-    accepts: samples(&["0", "1m"]),
-    rejects: &["soon"],
     ..Flag::BASE
 };
 
@@ -20,8 +18,6 @@ pub(super) const PING_TIMEOUT: Flag = Flag {
     default: Some("20s"),
     help: "how long to wait for any byte from the client after a PING, or after the client last took output; 0 means no limit",
     set: |settings, value| put(&mut settings.server.timeouts.ping_timeout, duration(value)),
-    accepts: samples(&["0", "1m"]),
-    rejects: &["soon"],
     ..Flag::BASE
 };
 
@@ -32,8 +28,6 @@ pub(super) const FLAGS: &[Flag] = &[
         default: Some("10s"),
         help: "how long a client may take for the whole request head, and again for its body; a slower one gets 408",
         set: |settings, value| put(&mut settings.server.timeouts.handshake, duration(value)),
-        accepts: samples(&["0", "500ms"]),
-        rejects: &["soon"],
         ..Flag::BASE
     },
     PING_INTERVAL,
@@ -45,8 +39,6 @@ pub(super) const FLAGS: &[Flag] = &[
         default_note: Some("agent: 5m"),
         help: "close clients with 1001 after this time without a message in either direction and without a waiting request. The default does not apply to clients of an agent that have a session or their own process",
         set: |settings, value| put(&mut settings.server.timeouts.idle, duration(value)),
-        accepts: samples(&["off", "10m"]),
-        rejects: &["soon"],
         ..Flag::BASE
     },
     Flag {
@@ -55,8 +47,6 @@ pub(super) const FLAGS: &[Flag] = &[
         default: Some("5s"),
         help: "how long a connection may last after the server's CLOSE, or after the last answer to a call; extended while the client reads at least 1 KiB/s",
         set: |settings, value| put(&mut settings.server.timeouts.close, duration(value)),
-        accepts: samples(&["1h"]),
-        rejects: &["soon"],
         ..Flag::BASE
     },
     Flag {
@@ -68,8 +58,6 @@ pub(super) const FLAGS: &[Flag] = &[
             let time = duration(value).map(Option::unwrap_or_default);
             put(&mut settings.server.drain_timeout, time)
         },
-        accepts: samples(&["0", "1h"]),
-        rejects: &["soon"],
         ..Flag::BASE
     },
 ];

@@ -75,27 +75,6 @@ impl DeflateConfig {
     /// The length of the shortest message that is compressed without context takeover.
     pub const MIN_ALONE: usize = 512;
 
-    /// Sets [`DeflateConfig::level`].
-    #[must_use]
-    pub fn with_level(mut self, level: u8) -> Self {
-        self.level = level;
-        self
-    }
-
-    /// Sets [`DeflateConfig::memory`].
-    #[must_use]
-    pub fn with_memory(mut self, bytes: usize) -> Self {
-        self.memory = bytes;
-        self
-    }
-
-    /// Sets the field `min`.
-    #[must_use]
-    pub fn with_min(mut self, bytes: impl Into<Option<usize>>) -> Self {
-        self.min = bytes.into();
-        self
-    }
-
     /// The length of the shortest message that is compressed.
     #[cfg(feature = "deflate")]
     fn min(&self, has_context: bool) -> usize {

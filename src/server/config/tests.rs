@@ -49,24 +49,3 @@ fn a_setting_that_is_not_valid_is_named() {
         assert!(error.to_string().starts_with(setting));
     }
 }
-
-#[test]
-fn the_builder_replaces_the_default_address_and_lowers_the_soft_limit() {
-    let config = Config::builder()
-        .listen(([127, 0, 0, 1], 1).into())
-        .listen(([127, 0, 0, 1], 2).into())
-        .max_outbound(1024)
-        .build();
-    let config = config.expect("it is valid");
-    assert_eq!(config.listen.len(), 2);
-    assert_eq!(config.soft_outbound, 1024);
-    assert_eq!(
-        Config::builder().build().map(|config| config.listen),
-        Ok(Config::default().listen)
-    );
-    let error = Config::builder().max_clients(0).build();
-    assert_eq!(
-        error.map_err(|error| error.setting()).err(),
-        Some("max_clients")
-    );
-}

@@ -31,10 +31,8 @@ pub(super) const ALPN: &[u8] = b"http/1.1";
 /// use outrigger::{Config, TlsConfig, TlsIdentity};
 ///
 /// let (identity, _) = TlsIdentity::self_signed(&["localhost".to_owned()])?;
-/// let config = Config::builder()
-///     .listen("127.0.0.1:0".parse()?)
-///     .tls(TlsConfig::new(identity)?)
-///     .build()?;
+/// let mut config = Config::new("127.0.0.1:0".parse()?);
+/// config.tls = Some(TlsConfig::new(identity)?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]

@@ -50,10 +50,9 @@ pub enum Approvals {
 /// use outrigger::service::AgentConfig;
 /// use outrigger::service::agent::AgentProtocol;
 ///
-/// let config = AgentConfig::new("/mcp".parse()?, ["my-mcp-server", "--stdio"])
-///     .with_protocol(AgentProtocol::JsonRpc)
-///     .with_grace(Duration::from_secs(60));
-/// assert_eq!(config.command, ["my-mcp-server", "--stdio"]);
+/// let mut config = AgentConfig::new("/mcp".parse()?, ["my-mcp-server", "--stdio"]);
+/// config.protocol = AgentProtocol::JsonRpc;
+/// config.grace = Some(Duration::from_secs(60));
 /// # Ok::<(), outrigger::service::ParseEndpointError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -97,15 +96,14 @@ pub struct AgentConfig {
 }
 
 impl AgentConfig {
-    /// Creates the settings of an ACP agent: no grace period, the default restart limit, and no idle timeout for clients
-    /// that have a session.
+    /// The default settings of an agent that speaks ACP.
     pub fn new(endpoint: Endpoint, command: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             endpoint,
             command: command.into_iter().map(Into::into).collect(),
             protocol: AgentProtocol::Acp,
             framing: Framing::Lines,
-            grace: None,
+            grace: Some(Duration::from_secs(300)),
             restart_limit: RestartLimit::default(),
             max_agents: 4,
             initialize_timeout: Some(Duration::from_secs(30)),
@@ -115,102 +113,6 @@ impl AgentConfig {
             request_timeout: None,
             answer_timeout: None,
             sessions_may_idle: true,
-        }
-    }
-
-    /// Sets the protocol.
-    #[must_use]
-    pub fn with_protocol(self, protocol: AgentProtocol) -> Self {
-        Self { protocol, ..self }
-    }
-
-    /// Sets how messages are separated on the standard streams of an agent that is not shared.
-    #[must_use]
-    pub fn with_framing(self, framing: Framing) -> Self {
-        Self { framing, ..self }
-    }
-
-    /// Sets how long a session keeps its place in the table after its client has disconnected.
-    #[must_use]
-    pub fn with_grace(self, grace: Duration) -> Self {
-        Self {
-            grace: Some(grace),
-            ..self
-        }
-    }
-
-    /// Sets how often a shared agent may exit before the server stops.
-    #[must_use]
-    pub fn with_restart_limit(self, restart_limit: RestartLimit) -> Self {
-        Self {
-            restart_limit,
-            ..self
-        }
-    }
-
-    /// Sets the maximum number of processes of a shared agent.
-    #[must_use]
-    pub fn with_max_agents(self, max_agents: usize) -> Self {
-        Self { max_agents, ..self }
-    }
-
-    /// Sets how long a shared agent may take to answer `initialize`.
-    #[must_use]
-    pub fn with_initialize_timeout(self, timeout: Duration) -> Self {
-        Self {
-            initialize_timeout: Some(timeout),
-            ..self
-        }
-    }
-
-    /// Sets who may answer permission requests.
-    #[must_use]
-    pub fn with_approvals(self, approvals: Approvals) -> Self {
-        Self { approvals, ..self }
-    }
-
-    /// Sets whether clients may load sessions that the server has never seen.
-    #[must_use]
-    pub fn with_unknown_sessions(self, unknown_sessions: UnknownSessions) -> Self {
-        Self {
-            unknown_sessions,
-            ..self
-        }
-    }
-
-    /// Lets messages of these methods name any session.
-    #[must_use]
-    pub fn with_pass_methods(self, methods: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        Self {
-            pass_methods: methods.into_iter().map(Into::into).collect(),
-            ..self
-        }
-    }
-
-    /// Sets how long the agent may take to answer a client's request other than `session/prompt`.
-    #[must_use]
-    pub fn with_request_timeout(self, timeout: Duration) -> Self {
-        Self {
-            request_timeout: Some(timeout),
-            ..self
-        }
-    }
-
-    /// Sets how long a client may take to answer a request of the agent.
-    #[must_use]
-    pub fn with_answer_timeout(self, timeout: Duration) -> Self {
-        Self {
-            answer_timeout: Some(timeout),
-            ..self
-        }
-    }
-
-    /// Applies the idle timeout to clients that have a session or a process of their own too.
-    #[must_use]
-    pub fn with_idle_timeout_for_sessions(self) -> Self {
-        Self {
-            sessions_may_idle: false,
-            ..self
         }
     }
 

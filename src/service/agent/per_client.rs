@@ -3,10 +3,9 @@
 use std::collections::HashSet;
 
 use super::{AgentConfig, AgentProtocol, MAX_UNREAD, WATCH};
+use crate::log_event::{log_event, word};
 use crate::service::Framing;
-use crate::service::child::{
-    Child, ChildEvent, ClientInput, ClientPrograms, code_and_signal, describe,
-};
+use crate::service::child::{Child, ChildEvent, ChildInput, ClientPrograms, code_and_signal};
 use crate::service::framing::Decoder;
 
 use crate::service::jsonrpc::{
@@ -117,10 +116,10 @@ fn pass_on(
 /// use outrigger::service::{AgentConfig, AgentPerClient};
 /// use outrigger::{Config, Server};
 ///
-/// let config = AgentConfig::new("/mcp".parse()?, ["my-mcp-server"])
-///     .with_protocol(AgentProtocol::JsonRpc);
+/// let mut config = AgentConfig::new("/mcp".parse()?, ["my-mcp-server"]);
+/// config.protocol = AgentProtocol::JsonRpc;
 /// let agents = AgentPerClient::new(config);
-/// let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
+/// let config = Config::new("127.0.0.1:0".parse()?);
 /// let server = Server::bind(config, agents)?;
 /// # drop(server);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -161,7 +160,7 @@ impl AgentPerClient {
     }
 
     /// Lets a client's process handle an event. Its lines go to the client.
-    fn handle(&mut self, ctx: &mut Context, input: ClientInput) {
+    fn handle(&mut self, ctx: &mut Context, input: ChildInput) {
         let handled = self.agents.handle(ctx, input, |ctx, client, agent, line| {
             if let Line::Broken(error) = line {
                 agent.broken = true;
@@ -175,9 +174,12 @@ impl AgentPerClient {
             Some((client, ChildEvent::Exited(status))) => {
                 let is_clean = status.is_some_and(|status| status.success());
                 let (exit_code, signal) = code_and_signal(status);
-                log::info!(
-                    event = "agent exited", client:% = client, exit_code = exit_code, signal = signal;
-                    "the agent of {client} {}", describe(status)
+                log_event!(
+                    Info,
+                    "agent exited",
+                    client = word(&client),
+                    exit_code = exit_code,
+                    signal = signal,
                 );
                 let code = if is_clean {
                     CloseCode::NORMAL
@@ -351,11 +353,11 @@ impl Service for AgentPerClient {
     }
 
     fn ready(&mut self, ctx: &mut Context, source: SourceId, _: Readiness) {
-        self.handle(ctx, ClientInput::Ready(source));
+        self.handle(ctx, ChildInput::Ready(source));
     }
 
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
-        self.handle(ctx, ClientInput::Timer(timer));
+        self.handle(ctx, ChildInput::Timer(timer));
     }
 
     fn status(&self) -> StatusFields {

@@ -43,7 +43,7 @@ const PING_ANSWER_TIME: Duration = Duration::from_secs(2);
 /// use outrigger::{Config, Server};
 ///
 /// let agent = Agent::new(AgentConfig::new("/acp".parse()?, ["my-agent"]));
-/// let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
+/// let config = Config::new("127.0.0.1:0".parse()?);
 /// let server = Server::bind(config, agent)?;
 /// // `server.run()` starts the agent and serves clients at the path /acp.
 /// # drop(server);

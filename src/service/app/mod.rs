@@ -50,10 +50,9 @@ const SHOWN: usize = 200;
 /// ```
 /// use outrigger::service::AppConfig;
 ///
-/// let config = AppConfig::new("/chat".parse()?, ["python3", "chat.py"])
-///     .with_restart()
-///     .with_subprotocol("chat.v1");
-/// assert_eq!(config.subprotocols, ["chat.v1"]);
+/// let mut config = AppConfig::new("/chat".parse()?, ["python3", "chat.py"]);
+/// config.restart = true;
+/// config.subprotocols.push("chat.v1".to_owned());
 /// # Ok::<(), outrigger::service::ParseEndpointError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -86,31 +85,6 @@ impl AppConfig {
         }
     }
 
-    /// Starts the program again when it exits, unless it exits too often.
-    #[must_use]
-    pub fn with_restart(self) -> Self {
-        Self {
-            restart: true,
-            ..self
-        }
-    }
-
-    /// Adds a subprotocol that the program speaks.
-    #[must_use]
-    pub fn with_subprotocol(mut self, name: impl Into<String>) -> Self {
-        self.subprotocols.push(name.into());
-        self
-    }
-
-    /// Gives a generated token to the program with the `listening` event.
-    #[must_use]
-    pub fn with_announced_token(self, token: Token) -> Self {
-        Self {
-            announced_token: Some(token),
-            ..self
-        }
-    }
-
     /// The first subprotocol that the client offers and the program speaks.
     fn subprotocol(&self, request: &Request<'_>) -> Option<&str> {
         let mut offered = request.list("sec-websocket-protocol");
@@ -127,7 +101,7 @@ impl AppConfig {
 /// use outrigger::{Config, Server};
 ///
 /// let app = App::new(AppConfig::new("/chat".parse()?, ["python3", "chat.py"]));
-/// let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
+/// let config = Config::new("127.0.0.1:0".parse()?);
 /// let server = Server::bind(config, app)?;
 /// // `server.run()` starts the program.
 /// # drop(server);

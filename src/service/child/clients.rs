@@ -2,18 +2,15 @@
 
 use std::ops::ControlFlow;
 
-use super::{Child, ChildEvent, HIGH_WATER, LOW_WATER, TurnOutput};
+use super::{Child, ChildEvent, ChildIndex, ChildInput, HIGH_WATER, LOW_WATER, TurnOutput};
 use crate::service::id_map::IdMap;
 use crate::service::lines::Line;
-use crate::{ClientId, Context, Metrics, Rejection, SourceId, StatusFields, TimerId};
+use crate::{ClientId, Context, Metrics, Rejection, StatusFields};
 
 /// The program of one client.
 #[derive(Debug)]
 struct Entry<T> {
     child: Child,
-    /// What the child is found by.
-    sources: Vec<SourceId>,
-    timer: Option<TimerId>,
     /// Whether the client is gone, and the program is being stopped.
     is_orphan: bool,
     state: T,
@@ -21,13 +18,6 @@ struct Entry<T> {
 
 /// Gets the lines of a child, with their numbers.
 type Output<'a> = dyn FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()> + 'a;
-
-/// What happens to a program.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum ClientInput {
-    Ready(SourceId),
-    Timer(TimerId),
-}
 
 /// The programs of clients, one for each. `W` is what a client's program is started with, and `T` what the service keeps for a
 /// program that runs.
@@ -40,8 +30,7 @@ pub(crate) struct ClientPrograms<W, T> {
     starting: IdMap<ClientId, W>,
     /// The programs, by their client, which may be gone.
     entries: IdMap<ClientId, Entry<T>>,
-    sources: IdMap<SourceId, ClientId>,
-    timers: IdMap<TimerId, ClientId>,
+    index: ChildIndex<ClientId>,
     started: u64,
     /// Whether the server stops, so that no more clients are accepted.
     is_draining: bool,
@@ -54,8 +43,7 @@ impl<W, T> Default for ClientPrograms<W, T> {
         Self {
             starting: IdMap::default(),
             entries: IdMap::default(),
-            sources: IdMap::default(),
-            timers: IdMap::default(),
+            index: ChildIndex::default(),
             started: 0,
             is_draining: false,
             is_stopping: false,
@@ -132,18 +120,13 @@ impl<W, T> ClientPrograms<W, T> {
     /// Adds a program that was started.
     pub(crate) fn add(&mut self, client: ClientId, child: Child, state: T) {
         self.started += 1;
-        let sources: Vec<SourceId> = child.sources().collect();
-        let found = sources.iter().map(|&source| (source, client));
-        self.sources.extend(found);
+        self.index.add(client, child.sources(), child.timer());
         let entry = Entry {
             child,
-            sources,
-            timer: None,
             is_orphan: false,
             state,
         };
         self.entries.insert(client, entry);
-        self.find_timer(client);
     }
 
     /// What the service keeps for the program of a connected client.
@@ -188,7 +171,7 @@ impl<W, T> ClientPrograms<W, T> {
     pub(crate) fn stop(&mut self, ctx: &mut Context, client: ClientId) {
         if let Some(entry) = self.entries.get_mut(&client) {
             entry.child.stop(ctx);
-            self.find_timer(client);
+            self.index.set_timer(client, entry.child.timer());
         }
     }
 
@@ -209,13 +192,10 @@ impl<W, T> ClientPrograms<W, T> {
     pub(crate) fn handle(
         &mut self,
         ctx: &mut Context,
-        input: ClientInput,
+        input: ChildInput,
         mut line: impl FnMut(&mut Context, ClientId, &mut T, Line<'_>),
     ) -> Option<(ClientId, ChildEvent)> {
-        let client = *match input {
-            ClientInput::Ready(source) => self.sources.get(&source)?,
-            ClientInput::Timer(timer) => self.timers.get(&timer)?,
-        };
+        let client = self.index.find(input)?;
         let entry = self.entries.get_mut(&client)?;
         let (state, is_orphan) = (&mut entry.state, entry.is_orphan);
         let mut turn = TurnOutput::default();
@@ -231,11 +211,12 @@ impl<W, T> ClientPrograms<W, T> {
             }
         };
         let event = match input {
-            ClientInput::Ready(source) => entry.child.handle_ready(ctx, source, output),
-            ClientInput::Timer(timer) => entry.child.handle_timer(ctx, timer, output),
+            ChildInput::Ready(source) => entry.child.handle_ready(ctx, source, output),
+            ChildInput::Timer(timer) => entry.child.handle_timer(ctx, timer, output),
         };
         if let ChildEvent::Exited(_) = event {
-            self.remove(client);
+            self.entries.remove(&client);
+            self.index.remove(client);
             return Some((client, event));
         }
         if entry.child.unread() <= LOW_WATER {
@@ -244,37 +225,13 @@ impl<W, T> ClientPrograms<W, T> {
         if is_orphan || !ctx.is_congested(client) {
             entry.child.resume(ctx);
         }
-        self.find_timer(client);
+        self.index.set_timer(client, entry.child.timer());
         Some((client, event))
     }
 
     /// The program of a client, also of one that is gone.
     pub(crate) fn child(&self, client: ClientId) -> Option<&Child> {
         Some(&self.entries.get(&client)?.child)
-    }
-
-    /// Forgets a program that has exited.
-    fn remove(&mut self, client: ClientId) {
-        if let Some(entry) = self.entries.remove(&client) {
-            for source in entry.sources {
-                self.sources.remove(&source);
-            }
-            if let Some(timer) = entry.timer {
-                self.timers.remove(&timer);
-            }
-        }
-    }
-
-    /// Notes the timer of a program, which changes when it handles an event and when it is stopped.
-    fn find_timer(&mut self, client: ClientId) {
-        if let Some(entry) = self.entries.get_mut(&client) {
-            let timer = entry.child.timer();
-            let before = std::mem::replace(&mut entry.timer, timer);
-            if before != timer {
-                before.map(|before| self.timers.remove(&before));
-                timer.map(|timer| self.timers.insert(timer, client));
-            }
-        }
     }
 
     /// Visits the clients whose programs are queued or run.

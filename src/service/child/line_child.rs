@@ -5,8 +5,9 @@ use std::ops::ControlFlow;
 use std::process::{Command, ExitStatus, Stdio};
 
 use super::Alarm;
-use super::exit_status::{code_and_signal, describe};
+use super::exit_status::code_and_signal;
 use super::supervisor::{Escalation, StopPlan, Supervisor};
+use crate::log_event::log_event;
 use crate::service::framing::{Decoder, Framing};
 use crate::service::lines::Line;
 use crate::service::pipe::{LineReader, PipeState, Writer};
@@ -87,10 +88,7 @@ impl Child {
         }
         child.arm(ctx);
         let pid = child.supervisor.pid();
-        log::info!(
-            event = "started", program = name.as_str(), pid = pid;
-            "started {name:?}, pid {pid}"
-        );
+        log_event!(Info, "started", program = name.as_str(), pid = pid);
         Ok(child)
     }
 
@@ -239,9 +237,12 @@ impl Child {
         self.unwatch(ctx);
         let status = self.supervisor.exit().and_then(|exit| exit.status);
         let (exit_code, signal) = code_and_signal(status);
-        log::info!(
-            event = "exited", program = self.name.as_str(), exit_code = exit_code, signal = signal;
-            "{:?} {}", self.name, describe(status)
+        log_event!(
+            Info,
+            "exited",
+            program = self.name.as_str(),
+            exit_code = exit_code,
+            signal = signal,
         );
         ChildEvent::Exited(status)
     }

@@ -3,6 +3,7 @@
 //! * A [`Supervisor`] for each process, whatever streams the process has.
 //! * A [`Keeper`] for a program that is started again when it exits.
 //! * [`ClientPrograms`] for a program for each client.
+//! * A [`ChildIndex`] that finds the process to which an event belongs.
 //! * An [`Alarm`] for the earliest of several deadlines.
 //!
 //! The supervisor starts the process, notices its exit, stops it step by step and enforces its time limit. Its owner
@@ -25,6 +26,7 @@ mod alarm;
 mod backoff;
 mod clients;
 mod exit_status;
+mod index;
 mod keeper;
 mod line_child;
 mod supervisor;
@@ -33,8 +35,9 @@ mod turn;
 pub(crate) use self::alarm::Alarm;
 pub(super) use self::backoff::Backoff;
 pub use self::backoff::{OnFailure, RestartLimit};
-pub(crate) use self::clients::{ClientInput, ClientPrograms, process_metrics};
+pub(crate) use self::clients::{ClientPrograms, process_metrics};
 pub(crate) use self::exit_status::{code_and_signal, describe};
+pub(crate) use self::index::{ChildIndex, ChildInput};
 pub(crate) use self::keeper::Keeper;
 pub(crate) use self::line_child::{Child, ChildEvent};
 pub(crate) use self::supervisor::{Escalation, StopPlan, Supervisor};

@@ -10,10 +10,9 @@ use crate::service::{Endpoint, RestartLimit};
 /// use std::time::Duration;
 /// use outrigger::service::McpConfig;
 ///
-/// let config = McpConfig::new("/mcp".parse()?, ["my-mcp-server"])
-///     .with_pool(2)
-///     .with_session_idle(Duration::from_secs(600));
-/// assert_eq!(config.pool, 2);
+/// let mut config = McpConfig::new("/mcp".parse()?, ["my-mcp-server"]);
+/// config.pool = 2;
+/// config.session_idle = Some(Duration::from_secs(600));
 /// # Ok::<(), outrigger::service::ParseEndpointError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -73,59 +72,6 @@ impl McpConfig {
             replay: 256 << 10,
             max_replay: 16 << 20,
             max_replay_each: None,
-        }
-    }
-
-    /// Sets the number of processes that requests of revision 2026-07-28 share.
-    #[must_use]
-    pub fn with_pool(self, pool: usize) -> Self {
-        Self { pool, ..self }
-    }
-
-    /// Sets how often a process of the pool may exit.
-    #[must_use]
-    pub fn with_restart_limit(self, restart_limit: RestartLimit) -> Self {
-        Self {
-            restart_limit,
-            ..self
-        }
-    }
-
-    /// Sets how long a request may wait for its answer.
-    #[must_use]
-    pub fn with_request_timeout(self, timeout: Duration) -> Self {
-        Self {
-            request_timeout: Some(timeout),
-            ..self
-        }
-    }
-
-    /// Sets how long a session may be unused.
-    #[must_use]
-    pub fn with_session_idle(self, idle: Duration) -> Self {
-        Self {
-            session_idle: Some(idle),
-            ..self
-        }
-    }
-
-    /// Sets the maximum number of sessions of all principals, and of one.
-    #[must_use]
-    pub fn with_max_sessions(self, all: usize, each: usize) -> Self {
-        Self {
-            max_sessions: all,
-            max_sessions_each: Some(each),
-            ..self
-        }
-    }
-
-    /// Sets the maximum number of waiting requests of all principals, and of one.
-    #[must_use]
-    pub fn with_max_requests(self, all: usize, each: usize) -> Self {
-        Self {
-            max_requests: all,
-            max_requests_each: Some(each),
-            ..self
         }
     }
 }

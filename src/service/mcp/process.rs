@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::ControlFlow;
 
-use crate::service::child::{Child, ChildEvent};
+use crate::service::child::{Child, ChildEvent, ChildInput};
 use crate::service::jsonrpc::{
     Envelope, EnvelopeError, IdRecovery, LineDecoder, MessageLine, RecoveredId, push_line, start_of,
 };
@@ -12,13 +12,6 @@ use crate::{Context, SourceId, TimerId};
 
 /// While a process has more unread input than this, it gets no more requests.
 pub(super) const MAX_UNREAD: usize = 4 << 20;
-
-/// What a process has to handle.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Input {
-    Ready(SourceId),
-    Timer(TimerId),
-}
 
 /// What a process has sent.
 #[derive(Debug)]
@@ -74,9 +67,9 @@ impl Process {
         self.child.sources()
     }
 
-    /// Whether the process has set this timer.
-    pub(super) fn is_timer(&self, timer: TimerId) -> bool {
-        self.child.timer() == Some(timer)
+    /// The timer that the process has set, if it is being stopped.
+    pub(super) fn timer(&self) -> Option<TimerId> {
+        self.child.timer()
     }
 
     /// Queues a message, unless more than [`MAX_UNREAD`] bytes wait already.
@@ -100,7 +93,7 @@ impl Process {
     pub(super) fn handle(
         &mut self,
         ctx: &mut Context,
-        input: Input,
+        input: ChildInput,
         mut received: impl FnMut(&mut Context, Received<'_>) -> ControlFlow<()>,
     ) -> ChildEvent {
         let decoder = &mut self.decoder;
@@ -111,8 +104,8 @@ impl Process {
             message => received(ctx, message),
         };
         let event = match input {
-            Input::Ready(source) => self.child.handle_ready(ctx, source, line),
-            Input::Timer(timer) => self.child.handle_timer(ctx, timer, line),
+            ChildInput::Ready(source) => self.child.handle_ready(ctx, source, line),
+            ChildInput::Timer(timer) => self.child.handle_timer(ctx, timer, line),
         };
         // A process that has closed a stream cannot answer. Its exit fails what waits for it.
         if event == ChildEvent::Handled && self.child.is_cut_off() {

@@ -20,9 +20,8 @@ use crate::{CloseCode, Context, Message};
 /// ```
 /// use outrigger::service::{Framing, PipeConfig};
 ///
-/// let config = PipeConfig::new("/lsp".parse()?, ["typescript-language-server", "--stdio"])
-///     .with_framing(Framing::ContentLength);
-/// assert_eq!(config.command.len(), 2);
+/// let mut config = PipeConfig::new("/lsp".parse()?, ["typescript-language-server", "--stdio"]);
+/// config.framing = Framing::ContentLength;
 /// # Ok::<(), outrigger::service::ParseEndpointError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -46,21 +45,6 @@ impl PipeConfig {
             command: command.into_iter().map(Into::into).collect(),
             framing: Framing::Lines,
             restart_limit: RestartLimit::default(),
-        }
-    }
-
-    /// Sets how messages are separated.
-    #[must_use]
-    pub fn with_framing(self, framing: Framing) -> Self {
-        Self { framing, ..self }
-    }
-
-    /// Sets how often a shared program may exit before the server stops.
-    #[must_use]
-    pub fn with_restart_limit(self, restart_limit: RestartLimit) -> Self {
-        Self {
-            restart_limit,
-            ..self
         }
     }
 }

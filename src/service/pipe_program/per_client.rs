@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::environment::{Environment, check_size};
 use super::{PipeConfig, ending, line_too_long, to_message};
-use crate::service::child::{Child, ChildEvent, ClientInput, ClientPrograms, describe};
+use crate::service::child::{Child, ChildEvent, ChildInput, ClientPrograms, describe};
 use crate::service::framing::Decoder;
 use crate::service::lines::Line;
 use crate::{
@@ -31,7 +31,7 @@ struct Waiting {
 /// use outrigger::{Config, Server};
 ///
 /// let programs = PipePerClient::new(PipeConfig::new("/...".parse()?, ["wc", "-w"]));
-/// let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
+/// let config = Config::new("127.0.0.1:0".parse()?);
 /// let server = Server::bind(config, programs)?;
 /// # drop(server);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -59,7 +59,7 @@ impl PipePerClient {
     }
 
     /// Lets a client's program handle an event. Its output goes to the client.
-    fn handle(&mut self, ctx: &mut Context, input: ClientInput) {
+    fn handle(&mut self, ctx: &mut Context, input: ChildInput) {
         let framing = self.config.framing;
         let handled = self
             .programs
@@ -181,11 +181,11 @@ impl Service for PipePerClient {
     }
 
     fn ready(&mut self, ctx: &mut Context, source: SourceId, _: Readiness) {
-        self.handle(ctx, ClientInput::Ready(source));
+        self.handle(ctx, ChildInput::Ready(source));
     }
 
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
-        self.handle(ctx, ClientInput::Timer(timer));
+        self.handle(ctx, ChildInput::Timer(timer));
     }
 
     fn status(&self) -> StatusFields {

@@ -27,7 +27,7 @@ const HELD_CHECK: Duration = Duration::from_secs(1);
 /// use outrigger::{Config, Server};
 ///
 /// let program = PipeShared::new(PipeConfig::new("/...".parse()?, ["./chat"]));
-/// let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
+/// let config = Config::new("127.0.0.1:0".parse()?);
 /// let server = Server::bind(config, program)?;
 /// // `server.run()` starts the program.
 /// # drop(server);

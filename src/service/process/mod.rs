@@ -29,6 +29,11 @@ pub(crate) mod scrollback;
 mod sink;
 mod terminal;
 
+use std::time::Duration;
+
+/// How long output is read by default after a program's exit, if another process holds it open.
+const LINGER: Duration = Duration::from_millis(250);
+
 pub use self::compat::Compat;
 pub use self::messages::{AttachEvent, AttachRole, Control};
 pub use self::processes::{Processes, ProcessesConfig};

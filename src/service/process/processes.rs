@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::LINGER;
 use super::attach::{Attachments, Role, Sharing};
 use super::body::bad_request;
 use super::calls::{
@@ -44,6 +45,7 @@ const EXITED_PER_RUNNING: usize = 4;
 
 /// The settings of the process API.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ProcessesConfig {
     /// The path of the API.
     pub endpoint: Endpoint,
@@ -67,25 +69,35 @@ pub struct ProcessesConfig {
     pub pass_env: Vec<String>,
 }
 
+impl ProcessesConfig {
+    /// The default settings.
+    #[must_use]
+    pub fn new(endpoint: Endpoint) -> Self {
+        Self {
+            endpoint,
+            scrollback: 1 << 20,
+            retention: Duration::from_secs(60),
+            max_processes: 256,
+            max_exec_output: 64 << 20,
+            wait_for_readers: false,
+            linger: LINGER,
+            compat: Compat::None,
+            pass_env: Vec::new(),
+        }
+    }
+}
+
 /// A service whose clients start processes over HTTP. The processes outlive the clients.
 /// [`messages`](super::messages) describes what attached clients send and receive.
 ///
 /// ```
 /// use std::time::Duration;
 ///
-/// use outrigger::service::{Compat, Processes, ProcessesConfig};
+/// use outrigger::service::{Processes, ProcessesConfig};
 ///
-/// let processes = Processes::new(ProcessesConfig {
-///     endpoint: "/process".parse()?,
-///     scrollback: 1 << 20,
-///     retention: Duration::from_secs(600),
-///     max_processes: 64,
-///     max_exec_output: 64 << 20,
-///     wait_for_readers: false,
-///     linger: Duration::from_millis(250),
-///     compat: Compat::None,
-///     pass_env: Vec::new(),
-/// });
+/// let mut config = ProcessesConfig::new("/process".parse()?);
+/// config.retention = Duration::from_secs(600);
+/// let processes = Processes::new(config);
 /// # Ok::<(), outrigger::service::ParseEndpointError>(())
 /// ```
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use super::attach::{NewReader, Role};
 use super::dialect::{ClientMessage, Dialect, log_failed_resize};
 use super::program::{Launch, MARK, Program};
 use super::sink::{ContextOutput, Sink};
-use crate::service::child::Alarm;
+use crate::service::child::{Alarm, ChildIndex, ChildInput};
 use crate::service::id_map::IdMap;
 use crate::sys::{ProcessTrees, SystemProcessTable, TerminalSize};
 use crate::{ClientId, Context, Message, Readiness, SourceId, Time, TimerId};
@@ -36,8 +36,6 @@ const READER_GRACE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 struct Entry {
     program: Program,
-    /// All sources that it had at its start.
-    sources: Vec<SourceId>,
     /// When it is removed after its exit.
     expires: Option<Time>,
     /// Its key in `Agenda::deadlines`.
@@ -57,7 +55,7 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Programs {
     entries: IdMap<Uuid, Entry>,
-    sources: IdMap<SourceId, Uuid>,
+    index: ChildIndex<Uuid>,
     /// The program of each client that is attached. A listener is removed when its stream ends, any other client when it
     /// disconnects, which may be after its program is removed.
     readers: IdMap<ClientId, Uuid>,
@@ -164,12 +162,9 @@ impl Programs {
     ) -> io::Result<Uuid> {
         let program = Program::start(ctx, launch, sink)?;
         let id = program.id;
-        let sources: Vec<SourceId> = program.sources().collect();
-        self.sources
-            .extend(sources.iter().map(|source| (*source, id)));
+        self.index.add(id, program.sources(), None);
         let entry = Entry {
             program,
-            sources,
             expires: None,
             deadline: None,
             exited: false,
@@ -248,9 +243,7 @@ impl Programs {
     /// Removes a program. Dropping it kills it if it still runs.
     pub(crate) fn remove(&mut self, ctx: &mut Context, id: Uuid) -> Option<Program> {
         let mut entry = self.entries.remove(&id)?;
-        for source in &entry.sources {
-            self.sources.remove(source);
-        }
+        self.index.remove(id);
         entry.program.unwatch(ctx);
         self.agenda.remove(id, &entry);
         Some(entry.program)
@@ -436,12 +429,11 @@ impl Programs {
     // Events.
 
     pub(crate) fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
-        let Some(&id) = self.sources.get(&source) else {
-            return;
-        };
-        self.with(ctx, id, |program, ctx| {
-            program.handle_ready(ctx, source, readiness)
-        });
+        if let Some(id) = self.index.find(ChildInput::Ready(source)) {
+            self.with(ctx, id, |program, ctx| {
+                program.handle_ready(ctx, source, readiness)
+            });
+        }
     }
 
     /// Handles the timer for the first deadline.

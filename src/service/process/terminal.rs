@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::LINGER;
 use super::attach::{Attachments, Role, Sharing};
 use super::body::bad_request;
 use super::calls::{AttachQuery, find_account, size_of};
@@ -12,6 +13,7 @@ use super::dialect::Dialect;
 use super::program::{Launch, MARK, PassEnv};
 use super::programs::Programs;
 use super::sink::{ContextOutput, RESTARTING, Sink};
+use crate::log_event::{log_event, word};
 use crate::service::Endpoint;
 use crate::service::child::process_metrics;
 use crate::service::id_map::IdMap;
@@ -30,6 +32,7 @@ const LAST_OUTPUT: Duration = Duration::from_secs(10);
 
 /// The settings of a [`Terminal`] service.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct TerminalConfig {
     /// The path of the service.
     pub endpoint: Endpoint,
@@ -51,25 +54,32 @@ pub struct TerminalConfig {
     pub pass_env: Vec<String>,
 }
 
+impl TerminalConfig {
+    /// The default settings for a program.
+    pub fn new(endpoint: Endpoint, command: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            endpoint,
+            command: command.into_iter().map(Into::into).collect(),
+            cwd: None,
+            env: Vec::new(),
+            user: None,
+            read_only: false,
+            once: false,
+            linger: LINGER,
+            pass_env: Vec::new(),
+        }
+    }
+}
+
 /// A service that runs a program on its own terminal for each client. The program is stopped when its client
 /// disconnects. [`messages`](super::messages) describes what clients send and receive.
 ///
 /// ```
-/// use std::time::Duration;
-///
 /// use outrigger::service::{Terminal, TerminalConfig};
 ///
-/// let terminal = Terminal::new(TerminalConfig {
-///     endpoint: "/terminal".parse()?,
-///     command: vec!["bash".to_owned(), "--login".to_owned()],
-///     cwd: Some("/tmp".to_owned()),
-///     env: vec![("LANG".to_owned(), "C.UTF-8".to_owned())],
-///     user: None,
-///     read_only: false,
-///     once: false,
-///     linger: Duration::from_millis(250),
-///     pass_env: Vec::new(),
-/// })?;
+/// let mut config = TerminalConfig::new("/terminal".parse()?, ["bash", "--login"]);
+/// config.cwd = Some("/tmp".to_owned());
+/// let terminal = Terminal::new(config)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -153,9 +163,12 @@ impl Terminal {
             }
             Err(error) => {
                 let name = &self.config.command[0];
-                log::error!(
-                    event = "cannot start", client:% = client, program = name.as_str(), error:% = error;
-                    "cannot start {name:?} for {client}: {error}"
+                log_event!(
+                    Error,
+                    "cannot start",
+                    client = word(&client),
+                    program = name.as_str(),
+                    error = word(&error),
                 );
                 let why = format!("failed to start process: {error}");
                 ContextOutput(ctx).fail(client, dialect, why);

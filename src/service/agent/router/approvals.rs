@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{AgentRequest, Router, RouterOutput};
 use crate::ClientId;
+use crate::log_event::{log_event, word};
 use crate::service::agent::config::Approvals;
 use crate::service::json::{quote, unescape};
 use crate::service::jsonrpc::{Envelope, MessageKind, member};
@@ -101,10 +102,13 @@ impl Router {
         let principal = principal.unwrap_or_default();
         let shown_option = option.as_deref().map_or("no option".into(), shortened);
         let shown_call = tool_call.as_deref().map_or("null".into(), shortened);
-        log::info!(
-            event = "permission request answered", client:% = client, principal = principal, option:% = shown_option,
-            tool_call:% = shown_call;
-            "permission request answered by {principal} ({client}): {shown_option} for the tool call {shown_call}"
+        log_event!(
+            Info,
+            "permission request answered",
+            client = word(&client),
+            principal = principal.as_str(),
+            option = word(&shown_option),
+            tool_call = word(&shown_call),
         );
         self.revoke(upstream_id, request, Some(client), output);
         let observed = self.sessions.get(session);

@@ -6,12 +6,12 @@ use super::rewrite::{
     SUBSCRIPTION_KEY, cancellation, no_requests, status_of, supports_stateless, with_subscription,
 };
 use super::{MAX_PAGES, PendingRequest, Pool, PoolChange, Purpose, Support};
-use crate::service::child::ChildEvent;
+use crate::service::child::{ChildEvent, ChildInput};
 use crate::service::jsonrpc::{
     Envelope, MessageKind, RecoveredId, assigned, code, error, member, splice,
 };
 use crate::service::mcp::hub::Hub;
-use crate::service::mcp::process::{Input, Received};
+use crate::service::mcp::process::Received;
 use crate::{Context, StatusCode};
 
 impl Pool {
@@ -21,7 +21,7 @@ impl Pool {
         ctx: &mut Context,
         hub: &mut Hub,
         slot: usize,
-        input: Input,
+        input: ChildInput,
     ) -> Option<PoolChange> {
         let mut process = self.slots[slot].process.take()?;
         self.in_hand = Some(slot);

@@ -24,7 +24,7 @@ use crate::service::child::{Backoff, OnFailure};
 use crate::service::child::{code_and_signal, describe};
 use crate::service::id_map::IdMap;
 use crate::sys::drop_code;
-use crate::{Context, Principal, SourceId, StatusCode, TimerId};
+use crate::{Context, Principal, StatusCode, TimerId};
 
 pub(super) use self::rewrite::server_exited;
 #[cfg(any(test, fuzzing))]
@@ -151,7 +151,7 @@ pub(super) enum PoolChange {
     /// A process was started in this slot.
     Started(usize),
     /// The process of a slot is not needed any more, and was told to stop.
-    Stopping(Box<Process>),
+    Stopping(usize, Box<Process>),
 }
 
 impl Pool {
@@ -209,17 +209,9 @@ impl Pool {
         }
     }
 
-    pub(super) fn sources(&self, slot: usize) -> impl Iterator<Item = SourceId> {
-        let process = self.slots.get(slot).and_then(|slot| slot.process.as_ref());
-        process.into_iter().flat_map(|process| process.sources())
-    }
-
-    /// The slot whose process has set this timer.
-    pub(super) fn owner_of(&self, timer: TimerId) -> Option<usize> {
-        self.slots.iter().position(|slot| {
-            let process = slot.process.as_ref();
-            process.is_some_and(|process| process.is_timer(timer))
-        })
+    /// The process of a slot, if it runs.
+    pub(super) fn process(&self, slot: usize) -> Option<&Process> {
+        self.slots.get(slot)?.process.as_deref()
     }
 
     /// Starts the first process and asks it which revisions it supports.
@@ -377,7 +369,7 @@ impl Pool {
         }
         let mut process = self.slots[0].process.take()?;
         process.stop(ctx);
-        Some(PoolChange::Stopping(process))
+        Some(PoolChange::Stopping(0, process))
     }
 
     /// Queues the starts of the processes that a pool of several has besides the first.

@@ -3,9 +3,7 @@
 //! A server may ask for input: it answers with a `requestState`, and the client repeats the request with it. Many servers seal this
 //! state with a key of their process, so the request goes back to that process.
 
-use std::collections::VecDeque;
-
-use crate::service::id_map::IdMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// The maximum number of states that are remembered.
@@ -14,7 +12,7 @@ const MAX_STATES: usize = 4096;
 /// The processes that have issued states. A state that is not known goes to any process.
 #[derive(Debug, Default)]
 pub(super) struct States {
-    slots: IdMap<u64, usize>,
+    slots: HashMap<u64, usize>,
     /// The states, the oldest first.
     order: VecDeque<u64>,
 }

@@ -245,9 +245,8 @@ impl Mcp {
             principal = word(&principal),
         );
         let session = Session::new(id, principal, process, self.config.replay, ctx.now());
-        self.sources
-            .extend(session.sources().map(|source| (source, Owner::Session(id))));
         self.sessions.insert(id, session);
+        self.note_start(Owner::Session(id));
         self.begin_sweep(ctx);
         let reply = reply.with_session(id.to_string());
         let sent = self.send_in_session(ctx, caller, id, envelope, reply);

@@ -10,12 +10,11 @@ use self::processes::{Owner, StoppingProcess};
 use super::McpConfig;
 use super::hub::{Call, Hub};
 use super::pool::{Pool, Support};
-use super::process::Input;
 use super::request::is_stateless;
 use super::session::Session;
 use crate::service::AgentPerClient;
 use crate::service::agent::{AgentConfig, AgentProtocol};
-use crate::service::child::process_metrics;
+use crate::service::child::{ChildIndex, ChildInput, process_metrics};
 use crate::service::id_map::IdMap;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Principal, Readiness,
@@ -32,7 +31,7 @@ const SHUTTING_DOWN: &str = "Server shutting down";
 /// use outrigger::{Config, Server};
 ///
 /// let mcp = Mcp::new(McpConfig::new("/mcp".parse()?, ["my-mcp-server"]));
-/// let config = Config::builder().listen("127.0.0.1:0".parse()?).build()?;
+/// let config = Config::new("127.0.0.1:0".parse()?);
 /// let server = Server::bind(config, mcp)?;
 /// // `server.run()` starts the MCP server and serves clients at http://127.0.0.1:7070/mcp.
 /// # drop(server);
@@ -48,8 +47,8 @@ pub struct Mcp {
     sessions: IdMap<Uuid, Session>,
     stopping: IdMap<u64, StoppingProcess>,
     last_stopping: u64,
-    /// The owner of the process that a source belongs to.
-    sources: IdMap<SourceId, Owner>,
+    /// The owners of the processes, by the events of these.
+    index: ChildIndex<Owner>,
     /// Looks for sessions that are idle.
     sweep: Option<TimerId>,
     /// Fails the requests that still wait when the server has been stopping for a while.
@@ -66,8 +65,8 @@ pub struct Mcp {
 impl Mcp {
     /// Creates the service. The first process starts with the server.
     pub fn new(config: McpConfig) -> Self {
-        let websocket = AgentConfig::new(config.endpoint.clone(), config.command.clone())
-            .with_protocol(AgentProtocol::JsonRpc);
+        let mut websocket = AgentConfig::new(config.endpoint.clone(), config.command.clone());
+        websocket.protocol = AgentProtocol::JsonRpc;
         Self {
             hub: Hub::new(&config),
             pool: Pool::new(&config),
@@ -75,7 +74,7 @@ impl Mcp {
             sessions: IdMap::default(),
             stopping: IdMap::default(),
             last_stopping: 0,
-            sources: IdMap::default(),
+            index: ChildIndex::default(),
             sweep: None,
             last_call: None,
             websocket: AgentPerClient::new(websocket),
@@ -244,8 +243,9 @@ impl Service for Mcp {
     }
 
     fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
-        match self.sources.get(&source) {
-            Some(&owner) => self.handle_process(ctx, owner, Input::Ready(source)),
+        let input = ChildInput::Ready(source);
+        match self.index.find(input) {
+            Some(owner) => self.handle_process(ctx, owner, input),
             None => self.websocket.ready(ctx, source, readiness),
         }
     }
@@ -320,8 +320,9 @@ impl Service for Mcp {
             }
             return;
         }
-        match self.owner_of(timer) {
-            Some(owner) => self.handle_process(ctx, owner, Input::Timer(timer)),
+        let input = ChildInput::Timer(timer);
+        match self.index.find(input) {
+            Some(owner) => self.handle_process(ctx, owner, input),
             None => self.websocket.timer(ctx, timer),
         }
     }
@@ -423,6 +424,7 @@ impl Service for Mcp {
             self.end_session(ctx, id, "server shutting down");
         }
         self.pool.stop(ctx);
+        (0..self.config.pool).for_each(|slot| self.note_change(Owner::Pool(slot)));
         self.websocket.stopping(ctx);
     }
 

@@ -7,17 +7,17 @@ use uuid::Uuid;
 
 use super::Mcp;
 use crate::log_event::{Field, log_event};
-use crate::service::child::ChildEvent;
+use crate::service::child::{ChildEvent, ChildInput};
 use crate::service::mcp::pool::{PoolChange, Support};
-use crate::service::mcp::process::{Input, Process};
+use crate::service::mcp::process::Process;
 use crate::service::mcp::session::{Fate, Session};
-use crate::{Context, Principal, SourceId, TimerId};
+use crate::{Context, Principal};
 
 /// How often to look for sessions to end, at least.
 const SWEEP: Duration = Duration::from_secs(15);
 
 /// The owner of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Owner {
     /// The slot of the pool.
     Pool(usize),
@@ -46,42 +46,63 @@ impl Mcp {
             "ended",
             reason = Field::Bare(&why)
         );
-        let sources: Vec<SourceId> = session.sources().collect();
         let (principal, process) = session.end(ctx, &mut self.hub);
         match process {
-            Some(process) => self.keep_until_exit(process, Some(principal), &sources),
-            None => self.hub.sessions.give_back(&principal, 1),
+            Some(process) => self.keep_until_exit(Owner::Session(id), process, Some(principal)),
+            None => {
+                self.hub.sessions.give_back(&principal, 1);
+                self.index.remove(Owner::Session(id));
+            }
         }
     }
 
     /// Keeps a process that was told to stop until it has exited.
     fn keep_until_exit(
         &mut self,
+        owner: Owner,
         process: Box<Process>,
         principal: Option<Principal>,
-        sources: &[SourceId],
     ) {
         self.last_stopping += 1;
-        let owner = Owner::Stopping(self.last_stopping);
-        for source in sources {
-            self.sources.insert(*source, owner);
-        }
+        let stopping = Owner::Stopping(self.last_stopping);
+        self.index.rename(owner, stopping);
+        self.index.set_timer(stopping, process.timer());
         let stopping = StoppingProcess { process, principal };
         self.stopping.insert(self.last_stopping, stopping);
     }
 
     pub(super) fn apply(&mut self, change: Option<PoolChange>) {
         match change {
-            Some(PoolChange::Started(slot)) => {
-                let sources = self.pool.sources(slot);
-                self.sources
-                    .extend(sources.map(|source| (source, Owner::Pool(slot))));
-            }
-            Some(PoolChange::Stopping(process)) => {
-                let sources: Vec<SourceId> = process.sources().collect();
-                self.keep_until_exit(process, None, &sources);
+            Some(PoolChange::Started(slot)) => self.note_start(Owner::Pool(slot)),
+            Some(PoolChange::Stopping(slot, process)) => {
+                self.keep_until_exit(Owner::Pool(slot), process, None);
             }
             None => {}
+        }
+    }
+
+    /// The process of an owner.
+    fn process(&self, owner: Owner) -> Option<&Process> {
+        match owner {
+            Owner::Pool(slot) => self.pool.process(slot),
+            Owner::Session(id) => self.sessions.get(&id)?.process(),
+            Owner::Stopping(number) => Some(&self.stopping.get(&number)?.process),
+        }
+    }
+
+    /// A process was started: its events are passed on.
+    pub(super) fn note_start(&mut self, owner: Owner) {
+        if let Some(process) = self.process(owner) {
+            let (sources, timer): (Vec<_>, _) = (process.sources().collect(), process.timer());
+            self.index.add(owner, sources, timer);
+        }
+    }
+
+    /// A process has handled an event, or was stopped: its timer may be another, and it may be gone.
+    pub(super) fn note_change(&mut self, owner: Owner) {
+        match self.process(owner).map(Process::timer) {
+            Some(timer) => self.index.set_timer(owner, timer),
+            None => self.index.remove(owner),
         }
     }
 
@@ -91,7 +112,7 @@ impl Mcp {
     }
 
     /// Lets a process handle an event.
-    pub(super) fn handle_process(&mut self, ctx: &mut Context, owner: Owner, input: Input) {
+    pub(super) fn handle_process(&mut self, ctx: &mut Context, owner: Owner, input: ChildInput) {
         match owner {
             Owner::Pool(slot) => {
                 let was_known = self.pool.support != Support::Unknown;
@@ -100,7 +121,6 @@ impl Mcp {
                 if !was_known && self.pool.support == Support::Stateless {
                     self.complete_pool(ctx);
                 }
-                self.forget_sources(owner, |service| service.pool.sources(slot).next().is_none());
             }
             Owner::Session(id) => {
                 let Some(session) = self.sessions.get_mut(&id) else {
@@ -108,10 +128,7 @@ impl Mcp {
                 };
                 match session.handle(ctx, &mut self.hub, input) {
                     Fate::Lives => {}
-                    Fate::Exited => {
-                        self.end_session(ctx, id, "its process has exited");
-                        self.forget_sources(owner, |_| true);
-                    }
+                    Fate::Exited => self.end_session(ctx, id, "its process has exited"),
                     Fate::Refused => {
                         self.end_session(ctx, id, "its process has refused to initialize");
                     }
@@ -132,17 +149,10 @@ impl Mcp {
                     if let Some(principal) = principal {
                         self.hub.sessions.give_back(&principal, 1);
                     }
-                    self.forget_sources(owner, |_| true);
                 }
             }
         }
-    }
-
-    /// Forgets the sources of a process that is gone.
-    fn forget_sources(&mut self, owner: Owner, is_gone: impl Fn(&Self) -> bool) {
-        if is_gone(self) {
-            self.sources.retain(|_, other| *other != owner);
-        }
+        self.note_change(owner);
     }
 
     /// Sets the timer that looks for sessions to end.
@@ -186,22 +196,6 @@ impl Mcp {
     pub(super) fn pending(&self) -> usize {
         let in_sessions = self.sessions.values().map(Session::pending);
         self.pool.pending() + in_sessions.sum::<usize>()
-    }
-
-    /// The owner of the process that has set a timer. Only processes that are being stopped set timers.
-    pub(super) fn owner_of(&self, timer: TimerId) -> Option<Owner> {
-        let mut stopping = self.stopping.iter();
-        let stopped = stopping.find(|(_, stopping)| stopping.process.is_timer(timer));
-        if let Some((number, _)) = stopped {
-            return Some(Owner::Stopping(*number));
-        }
-        if let Some(slot) = self.pool.owner_of(timer) {
-            return Some(Owner::Pool(slot));
-        }
-        // A session's process that has closed a stream is being stopped, too.
-        let mut sessions = self.sessions.values();
-        let session = sessions.find(|session| session.is_timer(timer))?;
-        Some(Owner::Session(session.id))
     }
 }
 

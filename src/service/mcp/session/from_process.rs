@@ -3,12 +3,12 @@
 use std::ops::ControlFlow;
 
 use super::{Fate, GET_STREAM, PendingRequest, Session, Stream};
-use crate::service::child::{ChildEvent, code_and_signal};
+use crate::service::child::{ChildEvent, ChildInput, code_and_signal};
 use crate::service::json::unescape;
 use crate::service::jsonrpc::{Envelope, IdKey, MessageKind, RecoveredId, code, error};
 use crate::service::mcp::hub::Hub;
 use crate::service::mcp::pool::server_exited;
-use crate::service::mcp::process::{Input, Received};
+use crate::service::mcp::process::Received;
 use crate::service::mcp::reply::Reply;
 use crate::{ClientId, Context};
 
@@ -18,7 +18,7 @@ impl Session {
         &mut self,
         ctx: &mut Context,
         hub: &mut Hub,
-        input: Input,
+        input: ChildInput,
     ) -> Fate {
         let Some(mut process) = self.process.take() else {
             return Fate::Lives;

@@ -16,7 +16,7 @@ use super::replay::Replay;
 use super::reply::Reply;
 
 use crate::service::jsonrpc::{IdKey, code, error};
-use crate::{Context, Principal, SourceId, StatusCode, Time, TimerId};
+use crate::{Context, Principal, StatusCode, Time};
 
 /// The GET stream, for messages that belong to no request.
 const GET_STREAM: u32 = 0;
@@ -95,15 +95,9 @@ impl Session {
         }
     }
 
-    pub(super) fn sources(&self) -> impl Iterator<Item = SourceId> {
-        let process = self.process.as_ref();
-        process.into_iter().flat_map(|process| process.sources())
-    }
-
-    /// Whether the process has set this timer.
-    pub(super) fn is_timer(&self, timer: TimerId) -> bool {
-        let process = self.process.as_ref();
-        process.is_some_and(|process| process.is_timer(timer))
+    /// The process, unless it has exited.
+    pub(super) fn process(&self) -> Option<&Process> {
+        self.process.as_deref()
     }
 
     /// The number of requests that wait for an answer.

@@ -115,10 +115,12 @@ impl Program {
             program.unwatch(ctx);
             return Err(error);
         }
-        let (name, pid, id) = (&program.command[0], program.pid(), program.id);
-        log::info!(
-            event = "started", process:% = id, program = name.as_str(), pid = pid;
-            "started {name:?}, pid {pid}, id {id}"
+        log_event!(
+            Info,
+            process = program.id,
+            "started",
+            program = program.command[0].as_str(),
+            pid = program.pid(),
         );
         Ok(program)
     }
@@ -305,9 +307,12 @@ impl Program {
 
     fn handle_exit(&mut self, ctx: &mut Context) {
         if let Some(exit) = self.exit() {
-            log::info!(
-                event = "exited", process:% = self.id, exit_code = exit.code, signal = exit.signal;
-                "process {} {exit}", self.id
+            log_event!(
+                Info,
+                process = self.id,
+                "exited",
+                exit_code = exit.code,
+                signal = exit.signal,
             );
         }
         if let Some(input) = self.input.take() {

@@ -7,6 +7,7 @@ use super::super::connections::cancel_session;
 use super::super::{ClientRequest, RequestClass, Router, RouterOutput, remove};
 use super::SessionState;
 use crate::ClientId;
+use crate::log_event::{log_event, word};
 use crate::service::agent::response::client_gone;
 use crate::service::json::quote;
 use crate::service::jsonrpc::{Envelope, MessageKind, code, error, member};
@@ -32,9 +33,11 @@ impl Router {
         new: ClientId,
         output: &mut impl RouterOutput,
     ) {
-        log::info!(
-            event = "session taken over", client:% = new, from:% = old;
-            "{new} has taken over a session from {old}"
+        log_event!(
+            Info,
+            "session taken over",
+            client = word(&new),
+            from = word(&old),
         );
         self.hand_over(session, old, new, output);
         if let Some(state) = self.clients.get_mut(&old) {
