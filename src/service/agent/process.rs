@@ -33,7 +33,7 @@ impl AgentProcess {
 
     /// The number of bytes that the agent has not read.
     pub(super) fn unread(&mut self) -> usize {
-        let queued = self.program.child().map_or(0, |child| child.unread());
+        let queued = self.program.child_mut().map_or(0, |child| child.unread());
         queued + self.held.len()
     }
 
@@ -45,7 +45,7 @@ impl AgentProcess {
         is_initializing: bool,
         is_refused: bool,
     ) {
-        let Some(child) = self.program.child() else {
+        let Some(child) = self.program.child_mut() else {
             self.lines.clear();
             return;
         };

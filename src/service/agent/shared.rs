@@ -17,7 +17,6 @@ use crate::{
     Readiness, Rejection, Request, Route, Scope, Service, ServiceId, SourceId, StatusCode,
     StatusFields, TimerId,
 };
-use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -59,8 +58,6 @@ pub struct Agent {
     stopping: Vec<Child>,
     /// The restarts of processes that were stopped.
     ended_restarts: u64,
-    /// The processes whose starts are queued.
-    due: VecDeque<usize>,
     /// Goes off at the router's next deadline.
     wakeup: Alarm,
     failure: Option<String>,
@@ -92,7 +89,6 @@ impl Agent {
             router,
             stopping: Vec::new(),
             ended_restarts: 0,
-            due: VecDeque::new(),
             wakeup: Alarm::default(),
             failure: None,
             pressure: Pressure::default(),
@@ -190,32 +186,28 @@ impl Agent {
             self.processes.resize_with(index + 1, || None);
         }
         log::info!("starting an agent process for another kind of client");
-        self.processes[index] = Some(AgentProcess::new(self.config.restart_limit));
-        self.queue_start(ctx, index);
-    }
-
-    fn queue_start(&mut self, ctx: &mut Context, index: usize) {
-        self.due.push_back(index);
-        ctx.queue_own_start();
+        let mut process = AgentProcess::new(self.config.restart_limit);
+        process.program.queue(ctx);
+        self.processes[index] = Some(process);
     }
 
     /// Removes a process. Returns whether it runs and must be stopped first.
     fn remove_process(&mut self, ctx: &mut Context, index: usize) -> bool {
         let process = self.processes.get_mut(index).and_then(Option::take);
-        let Some(process) = process else {
+        let Some(mut process) = process else {
             return false;
         };
         self.ended_restarts += process.program.restarts();
         if process.is_behind {
             self.pressure.change();
         }
-        let stopping = process.program.give_up(ctx);
-        let is_running = stopping.is_some();
-        if is_running {
-            log::info!("stopping an agent process that no client uses");
-        }
-        self.stopping.extend(stopping);
-        is_running
+        let Some(mut child) = process.program.give_up(ctx) else {
+            return false;
+        };
+        log::info!("stopping an agent process that no client uses");
+        child.stop(ctx);
+        self.stopping.push(*child);
+        true
     }
 
     fn start(&mut self, ctx: &mut Context, index: usize) {
@@ -542,14 +534,13 @@ impl Service for Agent {
     }
 
     fn start_program(&mut self, ctx: &mut Context, _: Option<ClientId>) {
-        let is_due = |index: &usize| {
-            let process = self.processes.get(*index).and_then(Option::as_ref);
-            process.is_some_and(|process| process.program.is_gone())
-        };
-        // A process that is not needed any more is left out.
-        if let Some(index) = self.due.pop_front().filter(is_due)
-            && !ctx.is_stopping()
-        {
+        // A process that is not needed any more is not in the list.
+        let mut processes = self.processes.iter_mut();
+        let due = processes.position(|process| {
+            let process = process.as_mut();
+            process.is_some_and(|process| process.program.begin())
+        });
+        if let Some(index) = due.filter(|_| !ctx.is_stopping()) {
             self.start(ctx, index);
         }
     }
@@ -585,13 +576,10 @@ impl Service for Agent {
             let now = ctx.now();
             return self.with_router(ctx, |router, output| router.handle_timeout(now, output));
         }
-        let mut processes = self.processes.iter_mut();
-        let due = processes.position(|process| {
-            let process = process.as_mut();
-            process.is_some_and(|process| process.program.expire(timer))
-        });
-        if let Some(index) = due {
-            return self.queue_start(ctx, index);
+        let mut processes = self.processes.iter_mut().flatten();
+        let due = processes.find_map(|process| process.program.expire(timer).then_some(process));
+        if let Some(process) = due {
+            return process.program.queue(ctx);
         }
         self.with_child(ctx, |child, ctx, line| child.handle_timer(ctx, timer, line));
     }

@@ -15,7 +15,7 @@ use self::command::{AppCommand, CommandFields};
 use self::events::Events;
 use self::reply_queue::ReplyQueue;
 use super::Endpoint;
-use super::child::{Backoff, OnFailure, RestartLimit};
+use super::child::{Keeper, OnFailure, RestartLimit};
 use super::lines::Line;
 use crate::text::printable;
 use crate::{
@@ -110,41 +110,26 @@ impl AppConfig {
 #[derive(Debug)]
 pub struct App {
     config: AppConfig,
-    backend: Option<Backend>,
+    /// The program. It is started again after all clients of the old one have disconnected, so that it sees none of them.
+    program: Keeper<Backend>,
     /// Events that are not yet in the program's input queue.
     events: Events,
     /// Replies to commands that are not events yet.
     replies: ReplyQueue,
     /// The timer of the pause in reading a program that writes only invalid lines.
     pause: Option<TimerId>,
-    backoff: Backoff,
-    restart: Option<Restart>,
     failure: Option<String>,
-}
-
-/// The state of a restart. The new program starts after all clients of the old one have disconnected, so that it sees
-/// none of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Restart {
-    /// The delay is not over.
-    Backoff(TimerId),
-    /// The old program's clients are still connected.
-    Clients,
-    /// The start is queued.
-    Due,
 }
 
 impl App {
     /// Creates the service. The program starts with the server.
     pub fn new(config: AppConfig) -> Self {
         Self {
-            backoff: Backoff::new(config.restart_limit),
+            program: Keeper::new(config.restart_limit),
             config,
-            backend: None,
             events: Events::default(),
             replies: ReplyQueue::default(),
             pause: None,
-            restart: None,
             failure: None,
         }
     }
@@ -154,8 +139,7 @@ impl App {
         self.replies = ReplyQueue::default();
         match Backend::start(ctx, &self.config.command) {
             Ok(backend) => {
-                self.backoff.handle_start();
-                self.backend = Some(backend);
+                self.program.handle_start(backend);
                 let path = self.config.endpoint.path();
                 for address in ctx.listen_addresses() {
                     match &self.config.announced_token {
@@ -176,12 +160,10 @@ impl App {
     /// Starts the program again after a delay, or stops the server with a failure.
     fn handle_failure(&mut self, ctx: &mut Context, failure: String) {
         let path = self.config.endpoint.path();
-        match self.backoff.handle_failure(ctx, path, &failure) {
-            Some(timer) => {
-                self.restart = Some(Restart::Backoff(timer));
-                close_all(ctx);
-            }
-            None => self.fail(ctx, failure),
+        if self.program.handle_failure(ctx, path, &failure) {
+            close_all(ctx);
+        } else {
+            self.fail(ctx, failure);
         }
     }
 
@@ -194,7 +176,7 @@ impl App {
 
     /// Writes events and replies to the program. Pauses the clients while too many events are queued.
     fn send_events(&mut self, ctx: &mut Context) {
-        let Some(writer) = self.backend.as_mut().and_then(Backend::writer) else {
+        let Some(writer) = self.program.child_mut().and_then(Backend::writer) else {
             return self.events.clear();
         };
         let room = LOW_WATER.saturating_sub(writer.queued());
@@ -208,9 +190,34 @@ impl App {
         }
     }
 
+    /// Lets the program handle an event, and carries out the commands that it has written.
+    fn with_backend(
+        &mut self,
+        ctx: &mut Context,
+        handle: impl FnOnce(
+            &mut Backend,
+            &mut Context,
+            &mut dyn FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
+        ) -> BackendEvent,
+    ) {
+        let Some(backend) = self.program.child_mut() else {
+            return;
+        };
+        let mut turn = CommandTurn {
+            events: &mut self.events,
+            replies: &mut self.replies,
+            room: LOW_WATER.saturating_sub(backend.queued()),
+            lines: 0,
+        };
+        let event = handle(backend, ctx, &mut |ctx, number, line| {
+            turn.run(ctx, number, line)
+        });
+        self.handle(ctx, event);
+    }
+
     fn handle(&mut self, ctx: &mut Context, event: BackendEvent) {
         self.send_events(ctx);
-        let queued = self.backend.as_mut().map_or(0, Backend::queued);
+        let queued = self.program.child_mut().map_or(0, Backend::queued);
         if queued <= LOW_WATER {
             ctx.set_paused(false);
         }
@@ -229,7 +236,7 @@ impl App {
                 "standard output is closed: no program reads the events".to_owned(),
             ),
             BackendEvent::Exited(how) => {
-                self.backend = None;
+                self.program.handle_exit();
                 self.events.clear();
                 if ctx.is_stopping() {
                     return;
@@ -246,16 +253,15 @@ impl App {
 
     /// Resumes reading commands.
     fn resume(&mut self, ctx: &mut Context) {
-        if let Some(backend) = &mut self.backend {
+        if let Some(backend) = self.program.child_mut() {
             backend.resume(ctx);
         }
     }
 
     /// Starts the program again once the delay is over and all clients are gone.
     fn try_restart(&mut self, ctx: &mut Context) {
-        if self.restart == Some(Restart::Clients) && ctx.client_count() == 0 && !ctx.is_stopping() {
-            self.restart = Some(Restart::Due);
-            ctx.queue_own_start();
+        if self.program.is_ready() && ctx.client_count() == 0 && !ctx.is_stopping() {
+            self.program.queue(ctx);
         }
     }
 }
@@ -277,10 +283,10 @@ impl Service for App {
     }
 
     fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
-        if self.backend.is_none() {
+        if !self.program.is_running() {
             return Err(Rejection::unavailable("the program is not running"));
         }
-        if self.backend.as_mut().map_or(0, Backend::queued) > MAX_QUEUED {
+        if self.program.child_mut().map_or(0, Backend::queued) > MAX_QUEUED {
             let rejection = Rejection::unavailable("the program does not read its events");
             return Err(rejection.because("program_busy"));
         }
@@ -307,8 +313,7 @@ impl Service for App {
     }
 
     fn start_program(&mut self, ctx: &mut Context, _: Option<ClientId>) {
-        if self.restart == Some(Restart::Due) && !ctx.is_stopping() {
-            self.restart = None;
+        if self.program.begin() && !ctx.is_stopping() {
             self.start(ctx);
         }
     }
@@ -334,43 +339,22 @@ impl Service for App {
     }
 
     fn ready(&mut self, ctx: &mut Context, source: SourceId, _: Readiness) {
-        let Some(mut backend) = self.backend.take() else {
-            return;
-        };
-        let mut turn = CommandTurn {
-            events: &mut self.events,
-            replies: &mut self.replies,
-            room: LOW_WATER.saturating_sub(backend.queued()),
-            lines: 0,
-        };
-        let event =
-            backend.handle_ready(ctx, source, |ctx, number, line| turn.run(ctx, number, line));
-        self.backend = Some(backend);
-        self.handle(ctx, event);
+        self.with_backend(ctx, |backend, ctx, line| {
+            backend.handle_ready(ctx, source, line)
+        });
     }
 
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
-        if self.restart == Some(Restart::Backoff(timer)) {
-            self.restart = Some(Restart::Clients);
+        if self.program.expire(timer) {
             return self.try_restart(ctx);
         }
         if self.pause == Some(timer) {
             self.pause = None;
             return self.resume(ctx);
         }
-        let Some(mut backend) = self.backend.take() else {
-            return;
-        };
-        let mut turn = CommandTurn {
-            events: &mut self.events,
-            replies: &mut self.replies,
-            room: LOW_WATER.saturating_sub(backend.queued()),
-            lines: 0,
-        };
-        let event =
-            backend.handle_timer(ctx, timer, |ctx, number, line| turn.run(ctx, number, line));
-        self.backend = Some(backend);
-        self.handle(ctx, event);
+        self.with_backend(ctx, |backend, ctx, line| {
+            backend.handle_timer(ctx, timer, line)
+        });
     }
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
@@ -378,7 +362,7 @@ impl Service for App {
     }
 
     fn is_ready(&self) -> bool {
-        self.backend.is_some()
+        self.program.is_running()
     }
 
     fn failure(&self) -> Option<&str> {
@@ -386,13 +370,13 @@ impl Service for App {
     }
 
     fn stopping(&mut self, ctx: &mut Context) {
-        if let Some(backend) = &mut self.backend {
+        if let Some(backend) = self.program.child_mut() {
             backend.stop(ctx);
         }
     }
 
     fn is_stopped(&self) -> bool {
-        self.backend.as_ref().is_none_or(Backend::is_stopped)
+        self.program.child().is_none_or(Backend::is_stopped)
     }
 }
 

@@ -64,7 +64,7 @@ impl Default for RestartLimit {
 
 /// Restarts a program after failures: counts them, waits longer after each one, and knows when to give up.
 #[derive(Debug)]
-pub(in crate::service) struct Backoff {
+pub(super) struct Backoff {
     limit: RestartLimit,
     /// The failures within the window.
     failures: Vec<Time>,
@@ -75,7 +75,7 @@ pub(in crate::service) struct Backoff {
 }
 
 impl Backoff {
-    pub(in crate::service) fn new(limit: RestartLimit) -> Self {
+    pub(super) fn new(limit: RestartLimit) -> Self {
         Self {
             limit,
             failures: Vec::new(),
@@ -85,13 +85,13 @@ impl Backoff {
     }
 
     /// Records that the program was started.
-    pub(in crate::service) fn handle_start(&mut self) {
+    pub(super) fn handle_start(&mut self) {
         self.has_run = true;
     }
 
     /// Handles the exit of the program, or the failure to start it. Returns the timer of the next start, or `None` if the service
     /// must give up. `path` is the route of the service.
-    pub(in crate::service) fn handle_failure(
+    pub(super) fn handle_failure(
         &mut self,
         ctx: &mut Context,
         path: &str,
@@ -123,18 +123,18 @@ impl Backoff {
 
     /// Whether one more failure would exceed the limit.
     #[cfg(feature = "mcp")]
-    pub(in crate::service) fn is_exhausted(&mut self, now: Time) -> bool {
+    pub(super) fn is_exhausted(&mut self, now: Time) -> bool {
         self.forget_old(now);
         self.failures.len() >= self.limit.count
     }
 
     /// Whether the program has failed more often than the limit allows.
-    pub(in crate::service) fn is_failing(&self) -> bool {
+    pub(super) fn is_failing(&self) -> bool {
         self.failures.len() > self.limit.count
     }
 
     /// How often the program was, or will be, started again.
-    pub(in crate::service) fn restarts(&self) -> u64 {
+    pub(super) fn restarts(&self) -> u64 {
         self.restarts
     }
 }

@@ -5,25 +5,31 @@ use super::backoff::{Backoff, RestartLimit};
 use crate::{Context, TimerId};
 
 /// The state of the program.
-#[derive(Debug, Default)]
-enum State {
-    Running(Box<Child>),
-    /// It is started again when this timer expires.
+#[derive(Debug)]
+enum State<P> {
+    Running(Box<P>),
+    /// The delay before the next start ends when this timer expires.
     Backoff(TimerId),
+    /// The delay has ended.
+    Ready,
+    /// The start is queued in the loop.
+    Queued,
     /// It has not been started, or is not started again.
-    #[default]
     Gone,
 }
 
-/// Keeps a program running. Its owner spawns the child and reports exits and failures; the keeper counts them and says when to
-/// start the program again.
+/// Keeps a program running. `P` is what the owner keeps for a running program.
+///
+/// The owner starts the program and reports starts, exits and failures (`handle_*`). After a failure, the keeper counts it and sets a
+/// timer. When that timer has expired ([`Keeper::expire`]), the owner queues the start, and starts the program if [`Keeper::begin`]
+/// says so. `child` and `is_*` are getters.
 #[derive(Debug)]
-pub(crate) struct Keeper {
-    state: State,
+pub(crate) struct Keeper<P = Child> {
+    state: State<P>,
     backoff: Backoff,
 }
 
-impl Keeper {
+impl<P> Keeper<P> {
     /// A program that has not been started.
     pub(crate) fn new(limit: RestartLimit) -> Self {
         Self {
@@ -33,10 +39,17 @@ impl Keeper {
     }
 
     /// The running program.
-    pub(crate) fn child(&mut self) -> Option<&mut Child> {
+    pub(crate) fn child(&self) -> Option<&P> {
+        match &self.state {
+            State::Running(child) => Some(child),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn child_mut(&mut self) -> Option<&mut P> {
         match &mut self.state {
             State::Running(child) => Some(child),
-            State::Backoff(_) | State::Gone => None,
+            _ => None,
         }
     }
 
@@ -44,9 +57,9 @@ impl Keeper {
         matches!(self.state, State::Running(_))
     }
 
-    /// Whether a queued start is still wanted: the program does not run, and no timer will start it.
-    pub(crate) fn is_gone(&self) -> bool {
-        matches!(self.state, State::Gone)
+    /// Whether the delay before the next start has ended, and the start is not queued yet.
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(self.state, State::Ready)
     }
 
     /// Whether the program does not run and has failed more often than the limit allows.
@@ -54,13 +67,36 @@ impl Keeper {
         !self.is_running() && self.backoff.is_failing()
     }
 
+    /// Whether one more failure would exceed the limit.
+    #[cfg(feature = "mcp")]
+    pub(crate) fn is_exhausted(&mut self, ctx: &Context) -> bool {
+        self.backoff.is_exhausted(ctx.now())
+    }
+
     /// How often the program was, or will be, started again.
     pub(crate) fn restarts(&self) -> u64 {
         self.backoff.restarts()
     }
 
+    /// Queues a start in the loop, unless the program runs or is started later in any case.
+    pub(crate) fn queue(&mut self, ctx: &mut Context) {
+        if matches!(self.state, State::Gone | State::Ready) {
+            self.state = State::Queued;
+            ctx.queue_own_start();
+        }
+    }
+
+    /// Whether the owner must start the program now, because its start was queued. It is queued no more.
+    pub(crate) fn begin(&mut self) -> bool {
+        let is_queued = matches!(self.state, State::Queued);
+        if is_queued {
+            self.state = State::Gone;
+        }
+        is_queued
+    }
+
     /// Records that the program was started.
-    pub(crate) fn handle_start(&mut self, child: Child) {
+    pub(crate) fn handle_start(&mut self, child: P) {
         self.state = State::Running(Box::new(child));
         self.backoff.handle_start();
     }
@@ -78,40 +114,18 @@ impl Keeper {
         timer.is_some()
     }
 
-    /// Whether this timer, which has expired, is that of the next start. The owner queues the start.
+    /// Whether this timer, which has expired, is that of the next start.
     pub(crate) fn expire(&mut self, timer: TimerId) -> bool {
         let is_due = matches!(self.state, State::Backoff(own) if own == timer);
         if is_due {
-            self.state = State::Gone;
+            self.state = State::Ready;
         }
         is_due
     }
 
-    /// Stops the program.
-    pub(crate) fn stop(&mut self, ctx: &mut Context) {
-        if let Some(child) = self.child() {
-            child.stop(ctx);
-        }
-    }
-
-    /// Gives the program up: it is not started again. Returns the child, which is being stopped, if it runs.
-    pub(crate) fn give_up(self, ctx: &mut Context) -> Option<Child> {
-        match self.state {
-            State::Running(mut child) => {
-                child.stop(ctx);
-                Some(*child)
-            }
-            State::Backoff(timer) => {
-                ctx.cancel_timer(timer);
-                None
-            }
-            State::Gone => None,
-        }
-    }
-
-    /// Takes the child out while it handles an event whose output needs the owner of the keeper.
-    pub(crate) fn take_child(&mut self) -> Option<Box<Child>> {
-        match std::mem::take(&mut self.state) {
+    /// Takes the child out while it handles an event whose output needs the owner of the keeper, or for good.
+    pub(crate) fn take_child(&mut self) -> Option<Box<P>> {
+        match std::mem::replace(&mut self.state, State::Gone) {
             State::Running(child) => Some(child),
             other => {
                 self.state = other;
@@ -121,7 +135,28 @@ impl Keeper {
     }
 
     /// Puts back the child that was taken out.
-    pub(crate) fn put_back(&mut self, child: Box<Child>) {
+    pub(crate) fn put_back(&mut self, child: Box<P>) {
         self.state = State::Running(child);
+    }
+
+    /// Gives the program up: it is not started again. Returns the child if it runs.
+    pub(crate) fn give_up(&mut self, ctx: &mut Context) -> Option<Box<P>> {
+        match std::mem::replace(&mut self.state, State::Gone) {
+            State::Running(child) => Some(child),
+            State::Backoff(timer) => {
+                ctx.cancel_timer(timer);
+                None
+            }
+            State::Ready | State::Queued | State::Gone => None,
+        }
+    }
+}
+
+impl Keeper {
+    /// Stops the program.
+    pub(crate) fn stop(&mut self, ctx: &mut Context) {
+        if let Some(child) = self.child_mut() {
+            child.stop(ctx);
+        }
     }
 }

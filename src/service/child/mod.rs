@@ -33,7 +33,6 @@ mod supervisor;
 mod turn;
 
 pub(crate) use self::alarm::Alarm;
-pub(super) use self::backoff::Backoff;
 pub use self::backoff::{OnFailure, RestartLimit};
 pub(crate) use self::clients::{ClientPrograms, process_metrics};
 pub(crate) use self::exit_status::{code_and_signal, describe};
@@ -41,7 +40,7 @@ pub(crate) use self::index::{ChildIndex, ChildInput};
 pub(crate) use self::keeper::Keeper;
 pub(crate) use self::line_child::{Child, ChildEvent};
 pub(crate) use self::supervisor::{Escalation, StopPlan, Supervisor};
-pub(super) use self::turn::TurnOutput;
+pub(crate) use self::turn::TurnOutput;
 
 /// Clients are not read while a program has more unread input than this, in bytes.
 pub(super) const HIGH_WATER: usize = 1 << 20;

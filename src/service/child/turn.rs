@@ -9,11 +9,11 @@ const MESSAGES_PER_UNIT: usize = 8;
 
 /// The messages of a program in one turn of the loop.
 #[derive(Debug, Default)]
-pub(in crate::service) struct TurnOutput(usize);
+pub(crate) struct TurnOutput(usize);
 
 impl TurnOutput {
     /// Counts a message. Returns whether the program must wait for the next turn, so that others get theirs.
-    pub(in crate::service) fn is_over(&mut self, ctx: &mut Context) -> bool {
+    pub(crate) fn is_over(&mut self, ctx: &mut Context) -> bool {
         self.0 += 1;
         if self.0.is_multiple_of(MESSAGES_PER_UNIT) {
             ctx.spend(1);

@@ -93,7 +93,7 @@ impl PipeShared {
             &mut dyn FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
         ) -> ChildEvent,
     ) {
-        let Some(child) = self.program.child() else {
+        let Some(child) = self.program.child_mut() else {
             return;
         };
         let (framing, invalid) = (self.config.framing, &mut self.invalid);
@@ -137,7 +137,7 @@ impl PipeShared {
 
     /// Continues to read the program's output, unless no client takes it.
     fn resume(&mut self, ctx: &mut Context) {
-        let Some(child) = self.program.child() else {
+        let Some(child) = self.program.child_mut() else {
             return;
         };
         if !ctx.is_every_client_congested() {
@@ -187,7 +187,7 @@ impl Service for PipeShared {
     fn message(&mut self, ctx: &mut Context, _: ClientId, message: Message<'_>) {
         let framing = self.config.framing;
         // A program that has closed its input gets no more messages.
-        if let Some(stdin) = self.program.child().and_then(Child::stdin) {
+        if let Some(stdin) = self.program.child_mut().and_then(Child::stdin) {
             framing.encode(message.as_bytes(), stdin.queue());
             stdin.written_to(ctx);
             if stdin.queued() > HIGH_WATER {
@@ -216,14 +216,14 @@ impl Service for PipeShared {
     }
 
     fn start_program(&mut self, ctx: &mut Context, _: Option<ClientId>) {
-        if self.program.is_gone() && !ctx.is_stopping() {
+        if self.program.begin() && !ctx.is_stopping() {
             self.start(ctx);
         }
     }
 
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
         if self.program.expire(timer) {
-            return ctx.queue_own_start();
+            return self.program.queue(ctx);
         }
         if self.held_check == Some(timer) {
             self.held_check = None;

@@ -34,7 +34,7 @@ impl Pool {
     fn least_busy(&mut self) -> Option<usize> {
         let slots = self.slots.iter_mut().enumerate();
         let running = slots.filter_map(|(index, slot)| {
-            let is_behind = slot.process.as_mut()?.is_behind();
+            let is_behind = slot.program.child_mut()?.is_behind();
             Some((is_behind, slot.pending, index))
         });
         running.min().map(|(.., index)| index)
@@ -47,7 +47,7 @@ impl Pool {
         }
         let state = envelope.of_body("requestState")?;
         let slot = self.states.slot_of(&envelope.text[state])?;
-        let is_running = self.slots[slot].process.is_some();
+        let is_running = self.slots[slot].program.is_running();
         is_running.then_some(slot)
     }
 
@@ -149,8 +149,8 @@ impl Pool {
         let is_full = match self.support {
             Support::Unknown => self.held + envelope.text.len() > MAX_UNREAD,
             _ => self.slots[slot]
-                .process
-                .as_mut()
+                .program
+                .child_mut()
                 .is_none_or(|process| process.is_behind()),
         };
         if is_full {

@@ -23,7 +23,7 @@ impl Pool {
         slot: usize,
         input: ChildInput,
     ) -> Option<PoolChange> {
-        let mut process = self.slots[slot].process.take()?;
+        let mut process = self.slots[slot].program.take_child()?;
         self.in_hand = Some(slot);
         let mut was_probe = false;
         let event = process.handle(ctx, input, |ctx, received| {
@@ -37,7 +37,7 @@ impl Pool {
         let exited = match event {
             ChildEvent::Exited(status) => Some(status),
             ChildEvent::NotMine | ChildEvent::Handled => {
-                self.slots[slot].process = Some(process);
+                self.slots[slot].program.put_back(process);
                 None
             }
         };

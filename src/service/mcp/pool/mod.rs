@@ -20,7 +20,7 @@ use super::process::Process;
 use super::reply::Reply;
 use super::tools::Tools;
 use super::versions::STATELESS;
-use crate::service::child::{Backoff, OnFailure};
+use crate::service::child::{Keeper, OnFailure};
 use crate::service::child::{code_and_signal, describe};
 use crate::service::id_map::IdMap;
 use crate::sys::drop_code;
@@ -107,12 +107,7 @@ struct Listing {
 /// The place of a process.
 #[derive(Debug)]
 struct Slot {
-    process: Option<Box<Process>>,
-    backoff: Backoff,
-    /// The process is started again when this timer expires.
-    restart: Option<TimerId>,
-    /// Whether the start of the process is queued.
-    is_due: bool,
+    program: Keeper<Process>,
     /// Requests that the process has not answered.
     pending: usize,
 }
@@ -159,10 +154,7 @@ impl Pool {
         let mut limit = config.restart_limit;
         limit.on_failure = OnFailure::Retry;
         let slot = || Slot {
-            process: None,
-            backoff: Backoff::new(limit),
-            restart: None,
-            is_due: false,
+            program: Keeper::new(limit),
             pending: 0,
         };
         Self {
@@ -196,7 +188,7 @@ impl Pool {
     pub(super) fn process_count(&self) -> usize {
         self.slots
             .iter()
-            .filter(|slot| slot.process.is_some())
+            .filter(|slot| slot.program.is_running())
             .count()
     }
 
@@ -211,7 +203,7 @@ impl Pool {
 
     /// The process of a slot, if it runs.
     pub(super) fn process(&self, slot: usize) -> Option<&Process> {
-        self.slots.get(slot)?.process.as_deref()
+        self.slots.get(slot)?.program.child()
     }
 
     /// Starts the first process and asks it which revisions it supports.
@@ -237,10 +229,7 @@ impl Pool {
         started: std::io::Result<()>,
     ) -> Option<PoolChange> {
         match started {
-            Ok(()) => {
-                self.slots[slot].backoff.handle_start();
-                Some(PoolChange::Started(slot))
-            }
+            Ok(()) => Some(PoolChange::Started(slot)),
             Err(error) => {
                 self.restart(ctx, hub, slot, &error.to_string());
                 None
@@ -251,7 +240,7 @@ impl Pool {
     /// Has a process started again after a delay.
     fn restart(&mut self, ctx: &mut Context, hub: &mut Hub, slot: usize, failure: &str) {
         let place = &mut self.slots[slot];
-        place.restart = place.backoff.handle_failure(ctx, &self.path, failure);
+        place.program.handle_failure(ctx, &self.path, failure);
         hub.counts.restarts += 1;
     }
 
@@ -264,7 +253,7 @@ impl Pool {
         ctx.work_for_service();
         let process = Process::start(ctx, &self.command)?;
         hub.counts.processes += 1;
-        self.slots[slot].process = Some(Box::new(process));
+        self.slots[slot].program.handle_start(process);
         match self.support {
             Support::Unknown => {
                 self.ask(ctx, slot, "server/discover", Purpose::Probe, "");
@@ -321,7 +310,7 @@ impl Pool {
     }
 
     fn send(&mut self, ctx: &mut Context, slot: usize, text: &str) {
-        match &mut self.slots[slot].process {
+        match self.slots[slot].program.child_mut() {
             Some(process) => process.send(ctx, text),
             None if self.in_hand == Some(slot) => self.unsent.push(text.to_owned()),
             None => {}
@@ -367,7 +356,7 @@ impl Pool {
                 reply.reject(ctx, &error.with_id(&id), true);
             }
         }
-        let mut process = self.slots[0].process.take()?;
+        let mut process = self.slots[0].program.take_child()?;
         process.stop(ctx);
         Some(PoolChange::Stopping(0, process))
     }
@@ -378,17 +367,14 @@ impl Pool {
             return;
         }
         for slot in &mut self.slots[1..] {
-            if slot.process.is_none() && slot.restart.is_none() && !slot.is_due {
-                slot.is_due = true;
-                ctx.queue_own_start();
-            }
+            slot.program.queue(ctx);
         }
     }
 
     /// Starts the next of the processes whose starts are queued.
     pub(super) fn start_next(&mut self, ctx: &mut Context, hub: &mut Hub) -> Option<PoolChange> {
-        let slot = self.slots.iter().position(|slot| slot.is_due)?;
-        self.slots[slot].is_due = false;
+        let mut slots = self.slots.iter_mut();
+        let slot = slots.position(|slot| slot.program.begin())?;
         let started = self.start_process(ctx, hub, slot);
         self.handle_started(ctx, hub, slot, started)
     }
@@ -427,7 +413,7 @@ impl Pool {
             return;
         }
         let failure = format!("the MCP server {}", describe(status));
-        if was_asked && self.slots[slot].backoff.is_exhausted(ctx.now()) {
+        if was_asked && self.slots[slot].program.is_exhausted(ctx) {
             self.support = Support::Sessions;
             log::error!(
                 "{failure} before it answered server/discover, too often; serving only sessions"
@@ -457,15 +443,10 @@ impl Pool {
             }
             return Some(None);
         }
-        for slot in 0..self.slots.len() {
-            if self.slots[slot].restart == Some(timer) {
-                self.slots[slot].restart = None;
-                self.slots[slot].is_due = true;
-                ctx.queue_own_start();
-                return Some(None);
-            }
-        }
-        None
+        let mut slots = self.slots.iter_mut();
+        let slot = slots.find_map(|slot| slot.program.expire(timer).then_some(slot))?;
+        slot.program.queue(ctx);
+        Some(None)
     }
 
     /// Ends the subscriptions, because the server stops.
@@ -485,12 +466,9 @@ impl Pool {
     pub(super) fn stop(&mut self, ctx: &mut Context) {
         self.is_stopping = true;
         for slot in &mut self.slots {
-            slot.is_due = false;
-            if let Some(process) = &mut slot.process {
+            if let Some(mut process) = slot.program.give_up(ctx) {
                 process.stop(ctx);
-            }
-            if let Some(timer) = slot.restart.take() {
-                ctx.cancel_timer(timer);
+                slot.program.put_back(process);
             }
         }
     }
