@@ -335,13 +335,13 @@ impl Writer {
         self.trigger.is_timer(timer)
     }
 
-    /// The queue, to append to. Call [`Writer::written_to`] afterwards.
-    pub(crate) fn queue(&mut self) -> &mut Vec<u8> {
-        self.queue.bytes()
+    /// Appends to the queue. It is written in this turn of the loop or the next, together with everything appended until then.
+    pub(crate) fn append(&mut self, ctx: &mut Context, append: impl FnOnce(&mut Vec<u8>)) {
+        append(self.queue.bytes());
+        self.schedule(ctx);
     }
 
-    /// Schedules a write in this turn of the loop or the next, so that everything appended until then is written at once.
-    pub(crate) fn written_to(&mut self, ctx: &mut Context) {
+    fn schedule(&mut self, ctx: &mut Context) {
         if self.broken {
             self.queue = ByteQueue::default();
         } else if !std::mem::replace(&mut self.scheduled, true) {
@@ -376,7 +376,7 @@ impl Writer {
         let before = self.queue.len();
         let state = self.write_up_to(WRITTEN_AT_ONCE);
         if before - self.queue.len() >= WRITTEN_AT_ONCE && self.queue.len() > 0 {
-            self.written_to(ctx);
+            self.schedule(ctx);
         }
         state
     }

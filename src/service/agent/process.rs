@@ -55,14 +55,14 @@ impl AgentProcess {
         }
         match child.stdin() {
             Some(stdin) if !self.lines.is_empty() => {
-                let queue = stdin.queue();
-                if queue.is_empty() {
-                    // A long line is not copied once more.
-                    std::mem::swap(queue, &mut self.lines);
-                } else {
-                    queue.append(&mut self.lines);
-                }
-                stdin.written_to(ctx);
+                stdin.append(ctx, |queue| {
+                    if queue.is_empty() {
+                        // A long line is not copied once more.
+                        std::mem::swap(queue, &mut self.lines);
+                    } else {
+                        queue.append(&mut self.lines);
+                    }
+                });
             }
             Some(_) => {}
             None => {

@@ -360,7 +360,7 @@ impl Agent {
     }
 
     /// Adds a client that only watches a session, or closes it with the reason why it may not.
-    fn add_watcher(
+    fn add_viewer(
         &mut self,
         ctx: &mut Context,
         client: ClientId,
@@ -379,7 +379,7 @@ impl Agent {
         let session = session.unwrap_or_default().to_owned();
         let mut refused = None;
         self.with_router(ctx, |router, output| {
-            let added = router.handle_watcher(client, principal, owner.as_ref(), &session, output);
+            let added = router.handle_viewer(client, principal, owner.as_ref(), &session, output);
             refused = added.err();
         });
         if let Some(why) = refused {
@@ -512,7 +512,7 @@ impl Service for Agent {
         let principal = ctx.principal(client);
         let session = request.parameters(WATCH).last();
         if session.is_some() || ctx.link_target(client).is_some() {
-            return self.add_watcher(ctx, client, principal, session.as_deref());
+            return self.add_viewer(ctx, client, principal, session.as_deref());
         }
         let is_sole = ctx.is_sole_principal(client);
         self.router.handle_connected(client, principal, is_sole);

@@ -182,8 +182,7 @@ impl App {
         let room = LOW_WATER.saturating_sub(writer.queued());
         self.replies.flush_to(ctx, &mut self.events, room);
         if !self.events.is_empty() {
-            self.events.append_to(writer.queue());
-            writer.written_to(ctx);
+            writer.append(ctx, |queue| self.events.append_to(queue));
         }
         if writer.queued() > HIGH_WATER {
             ctx.set_paused(true);

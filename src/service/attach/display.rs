@@ -80,8 +80,8 @@ impl Display {
     }
 
     fn append(&mut self, ctx: &mut Context, bytes: &[u8]) {
-        self.writer.queue().extend_from_slice(bytes);
-        self.writer.written_to(ctx);
+        self.writer
+            .append(ctx, |queue| queue.extend_from_slice(bytes));
     }
 
     /// Writes as much as standard output takes.

@@ -152,8 +152,7 @@ impl<W, T> ClientPrograms<W, T> {
         let entry = self.entries.get_mut(&client);
         let entry = entry.filter(|entry| !entry.is_orphan);
         if let Some(stdin) = entry.and_then(|entry| entry.child.stdin()) {
-            encode(stdin.queue());
-            stdin.written_to(ctx);
+            stdin.append(ctx, encode);
             if stdin.queued() > HIGH_WATER {
                 ctx.set_held(client, true);
             }

@@ -48,27 +48,26 @@ impl Output {
 
     /// Writes a JSON message.
     pub(super) fn message(&mut self, ctx: &mut Context, text: &str) {
-        match self.framing {
-            Framing::Lines => push_line(self.writer.queue(), &[text]),
-            Framing::ContentLength | Framing::Raw => {
-                self.framing.encode(text.as_bytes(), self.writer.queue());
-            }
-        }
-        self.writer.written_to(ctx);
+        let framing = self.framing;
+        self.writer.append(ctx, |queue| match framing {
+            Framing::Lines => push_line(queue, &[text]),
+            Framing::ContentLength | Framing::Raw => framing.encode(text.as_bytes(), queue),
+        });
     }
 
     /// Writes a message whose bytes may be anything. In lines, line feeds become spaces, so that it is one line.
     pub(super) fn raw(&mut self, ctx: &mut Context, bytes: &[u8]) {
-        let queue = self.writer.queue();
-        let start = queue.len();
-        self.framing.encode(bytes, queue);
-        if self.framing == Framing::Lines {
-            let end = queue.len() - 1;
-            for byte in &mut queue[start..end] {
-                *byte = if *byte == b'\n' { b' ' } else { *byte };
+        let framing = self.framing;
+        self.writer.append(ctx, |queue| {
+            let start = queue.len();
+            framing.encode(bytes, queue);
+            if framing == Framing::Lines {
+                let end = queue.len() - 1;
+                for byte in &mut queue[start..end] {
+                    *byte = if *byte == b'\n' { b' ' } else { *byte };
+                }
             }
-        }
-        self.writer.written_to(ctx);
+        });
     }
 
     /// Writes the bridge's own answer.

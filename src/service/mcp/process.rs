@@ -77,8 +77,7 @@ impl Process {
         if let Some(stdin) = self.child.stdin()
             && stdin.queued() <= MAX_UNREAD
         {
-            push_line(stdin.queue(), &[text]);
-            stdin.written_to(ctx);
+            stdin.append(ctx, |queue| push_line(queue, &[text]));
         }
     }
 

@@ -188,8 +188,7 @@ impl Service for PipeShared {
         let framing = self.config.framing;
         // A program that has closed its input gets no more messages.
         if let Some(stdin) = self.program.child_mut().and_then(Child::stdin) {
-            framing.encode(message.as_bytes(), stdin.queue());
-            stdin.written_to(ctx);
+            stdin.append(ctx, |queue| framing.encode(message.as_bytes(), queue));
             if stdin.queued() > HIGH_WATER {
                 ctx.set_paused(true);
             }

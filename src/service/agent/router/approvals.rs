@@ -13,8 +13,8 @@ impl Router {
     /// Whether a client may answer permission requests of the sessions that it observes.
     fn may_approve(&self, client: ClientId, output: &impl RouterOutput) -> bool {
         self.limits.approvals == Approvals::Any
-            && !Self::only_watches(client, output)
-            && !self.is_watcher(client)
+            && !Self::has_watch_scope(client, output)
+            && !self.is_viewer(client)
     }
 
     /// Sends the observers of a session a permission request that the session's client has received. `sent` is the

@@ -16,14 +16,14 @@ impl ClientState {
         Self {
             principal,
             initialized: false,
-            is_watcher: false,
+            is_viewer: false,
             process: None,
             capabilities: Capabilities::default(),
             client_requests: Vec::new(),
             agent_requests: Vec::new(),
             sessions: Vec::new(),
             former: VecDeque::new(),
-            watching: Vec::new(),
+            observed: Vec::new(),
             name: "{}".into(),
             elicitations: VecDeque::new(),
         }
@@ -123,8 +123,8 @@ impl Router {
             process.initialize.forget(client);
         }
         self.abandon_requests(client, &state.principal, state.client_requests, output);
-        for session in &state.watching {
-            self.stop_watching(client, session);
+        for session in &state.observed {
+            self.stop_observing(client, session);
         }
         for session in &state.sessions {
             if self.controller_of(session) == Some(client) {

@@ -236,8 +236,8 @@ impl Router {
         let (text, client) = (envelope.text, request.client);
         match token {
             _ if request.class == RequestClass::List && success => {
-                let only_watches = Self::only_watches(client, output);
-                let listed = self.list_for(client, only_watches, envelope);
+                let has_watch_scope = Self::has_watch_scope(client, output);
+                let listed = self.list_for(client, has_watch_scope, envelope);
                 output.to_client(client, &[&with_id(&listed, &request.id)]);
             }
             // The turn has moved to another client, which has not asked for it.
@@ -366,7 +366,7 @@ impl Router {
             None => return output.to_agent(process, &[&client_gone(raw_id, permission)]),
         };
         let watched = asked.session.clone();
-        let watched = watched.filter(|name| asked.is_addressed && self.is_watched(name));
+        let watched = watched.filter(|name| asked.is_addressed && self.is_observed(name));
         let request = AgentRequest {
             client,
             process,
@@ -576,7 +576,7 @@ impl Router {
     /// Passes a notification that is about no session and no request on to the clients of a process.
     fn pass_to_all(&mut self, process: usize, text: &str, output: &mut impl RouterOutput) {
         let serves = |client: &ClientId, state: &ClientState| {
-            state.process == Some(process) && !Self::only_watches(*client, output)
+            state.process == Some(process) && !Self::has_watch_scope(*client, output)
         };
         let clients = self.clients.iter();
         let mut clients = clients.filter(|(client, state)| serves(client, state));

@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::observers::{is_for_observers, watch_only};
 use super::references::PROGRESS;
 use super::sessions::{Session, SessionError, class_of};
-use super::watch::{is_for_observers, watch_only};
 use super::{
     ClientRequest, MAX_INITIALIZE, RequestClass, Router, RouterOutput, cancelled_id,
     is_cancellation,
@@ -38,7 +38,7 @@ impl Router {
         text: &str,
         output: &mut impl RouterOutput,
     ) {
-        if self.is_watcher(client) {
+        if self.is_viewer(client) {
             return log::debug!("{client} only watches: a message was ignored");
         }
         let is_first = self
@@ -74,8 +74,8 @@ impl Router {
             }
             state.initialized = true;
         }
-        let only_watches = Self::only_watches(client, output);
-        if only_watches && !self.admit_from_observer(client, &envelope, output) {
+        let has_watch_scope = Self::has_watch_scope(client, output);
+        if has_watch_scope && !self.admit_from_observer(client, &envelope, output) {
             return;
         }
         if output.is_long_json(text.len()) && !self.is_prompt(&envelope) {
@@ -87,7 +87,7 @@ impl Router {
             Err(refused) => return output.to_client(client, &[&refused]),
         };
         // The agent gets nothing from an observer that could surprise it.
-        let reduced = known.filter(|_| only_watches);
+        let reduced = known.filter(|_| has_watch_scope);
         let envelope = match reduced.as_deref().map(Envelope::parse) {
             Some(Ok(reduced)) => reduced,
             _ => envelope,
@@ -200,7 +200,7 @@ impl Router {
             let refused = error(raw_id, code::STOPPING, "Server shutting down", None);
             return output.to_client(client, &[&refused]);
         }
-        if self.limits.acp && self.watch_request(client, envelope, method, raw_id, output) {
+        if self.limits.acp && self.observe_request(client, envelope, method, raw_id, output) {
             return;
         }
         let own = match self.own_process(client, raw_id) {
@@ -316,7 +316,7 @@ impl Router {
     ) {
         if self.has_long_turns(process) {
             self.note_prompt(session);
-        } else if self.is_watched(session) {
+        } else if self.is_observed(session) {
             self.show_prompt(session, envelope, output);
         }
     }

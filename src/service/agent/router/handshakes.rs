@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
+use super::observers::name_of;
 use super::processes::{Process, ProcessChange};
-use super::watch::name_of;
 use super::{Capabilities, RequestClass, Router, RouterOutput};
 use crate::service::agent::initialize::{
     Initialize, PendingInitialize, declares_resume, kind_of, version_of,
@@ -50,8 +50,8 @@ impl Router {
                 Err(error(id, code::INVALID, "Invalid request", why))
             }
             None => {
-                let only_watches = Self::only_watches(client, output);
-                let found = self.process_for(&kind, &principal, only_watches);
+                let has_watch_scope = Self::has_watch_scope(client, output);
+                let found = self.process_for(&kind, &principal, has_watch_scope);
                 found.map_err(|why| error(id, code::TOO_MANY, "Too many agents", Some(why)))
             }
         })

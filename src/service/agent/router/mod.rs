@@ -19,14 +19,14 @@ mod ended_sessions;
 mod from_agent;
 mod from_client;
 mod handshakes;
+mod observers;
 mod processes;
 mod receivers;
 mod references;
 mod sessions;
 mod timeouts;
 mod turns;
-mod watch;
-mod watchers;
+mod viewers;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -132,8 +132,8 @@ struct ClientState {
     principal: Principal,
     /// Whether the client has sent `initialize`. Always true for protocols other than ACP.
     initialized: bool,
-    /// Whether the client does nothing but watch one session. Its messages are ignored.
-    is_watcher: bool,
+    /// Whether the client is a viewer: it does nothing but observe one session. Its messages are ignored.
+    is_viewer: bool,
     /// The agent process of its kind. `None` before `initialize`, and after it was rejected.
     process: Option<usize>,
     capabilities: Capabilities,
@@ -146,7 +146,7 @@ struct ClientState {
     /// The latest sessions of the client that have ended. It may still learn of them.
     former: VecDeque<Arc<str>>,
     /// The sessions that the client observes.
-    watching: Vec<Arc<str>>,
+    observed: Vec<Arc<str>>,
     /// The client's name and version, as a JSON object.
     name: Box<str>,
     /// The latest elicitations that were sent to this client, with the processes that sent them. Only it is notified of their completion.
@@ -360,7 +360,7 @@ impl Router {
     /// The number of observers of all sessions.
     pub(crate) fn observer_count(&self) -> usize {
         let clients = self.clients.values();
-        clients.map(|state| state.watching.len()).sum()
+        clients.map(|state| state.observed.len()).sum()
     }
 
     /// The number of records of ended sessions.
@@ -414,7 +414,7 @@ impl Router {
     /// Whether a client controls or observes a session.
     pub(crate) fn has_session(&self, client: ClientId) -> bool {
         let state = self.clients.get(&client);
-        state.is_some_and(|state| !state.sessions.is_empty() || !state.watching.is_empty())
+        state.is_some_and(|state| !state.sessions.is_empty() || !state.observed.is_empty())
     }
 
     /// Rejects new requests from now on.

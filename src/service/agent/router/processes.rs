@@ -214,7 +214,7 @@ impl Router {
         &mut self,
         kind: &str,
         principal: &Principal,
-        only_watches: bool,
+        has_watch_scope: bool,
     ) -> Result<usize, &'static str> {
         let has_kind = |process: &Option<Process>, kind: Option<&str>| {
             let process = process.as_ref();
@@ -230,7 +230,7 @@ impl Router {
         };
         let mut indices = 0..self.processes.len();
         let theirs = theirs.or_else(|| {
-            indices.find(|&index| only_watches && self.process(index).is_some_and(is_alike))
+            indices.find(|&index| has_watch_scope && self.process(index).is_some_and(is_alike))
         });
         let mut indices = 0..self.processes.len();
         let unused = || indices.find(|&index| has_kind(&self.processes[index], None));
@@ -238,7 +238,7 @@ impl Router {
         let too_many = "the limit of agent processes is reached; connect with the protocol version and capabilities of another client";
         let index = match theirs.or_else(unused) {
             Some(index) => index,
-            None if only_watches => return Err(too_many),
+            None if has_watch_scope => return Err(too_many),
             None if share < self.limits.processes && self.kinds_of(principal) >= share => {
                 return Err(
                     "your clients use their share of the agent processes; connect with the protocol version and capabilities of another client",

@@ -96,8 +96,8 @@ impl Router {
         named: &Named<'_>,
         output: &impl RouterOutput,
     ) -> bool {
-        let only_watches = Self::only_watches(client, output);
-        let may_know = |id| self.may_know(client, only_watches, id).unwrap_or(true);
+        let has_watch_scope = Self::has_watch_scope(client, output);
+        let may_know = |id| self.may_know(client, has_watch_scope, id).unwrap_or(true);
         named.all().all(may_know)
     }
 
@@ -129,11 +129,11 @@ impl Router {
         let names_none = |request: &ClientRequest| request.session.is_none();
         let is_its = |request: &ClientRequest| request.process == process;
         let mut requests = self.client_requests.values();
-        let acts = |request: &ClientRequest| !Self::only_watches(request.client, output);
+        let acts = |request: &ClientRequest| !Self::has_watch_scope(request.client, output);
         let is_pending = requests
             .any(|request| is_its(request) && names_none(request) && acts(request))
             || state.initialize.is_wanted();
-        let mut orphans = orphans(state).filter(|client| !Self::only_watches(*client, output));
+        let mut orphans = orphans(state).filter(|client| !Self::has_watch_scope(*client, output));
         match orphans.next() {
             Some(orphan) => {
                 let is_sole = orphans.all(|client| client == orphan)
@@ -159,7 +159,7 @@ impl Router {
             .filter(|request| request.process == process && filter(request))
             .map(|request| request.client)
             .chain(self.process(process)?.initialize.wanted())
-            .filter(|client| !Self::only_watches(*client, output));
+            .filter(|client| !Self::has_watch_scope(*client, output));
         let first = clients.next()?;
         clients.all(|client| client == first).then_some(first)
     }

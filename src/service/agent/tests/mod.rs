@@ -4,6 +4,7 @@ mod claims;
 mod failed_starts;
 mod initialize;
 mod limits;
+mod observers;
 mod ownership;
 mod places;
 mod processes;
@@ -15,7 +16,6 @@ mod table;
 mod takeover;
 mod timeouts;
 mod turns;
-mod watch;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

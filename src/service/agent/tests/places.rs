@@ -64,7 +64,7 @@ fn sim_with_roles(state: &str, bob_works: bool) -> Simulation {
         sim.client_sends(OBSERVER, &request("1", "session/attach", &attach));
         let added =
             sim.router
-                .handle_watcher(client(WATCHER), named("ada"), None, "s", &mut sim.output);
+                .handle_viewer(client(WATCHER), named("ada"), None, "s", &mut sim.output);
         assert_eq!(added, Ok(()));
     }
     match state {

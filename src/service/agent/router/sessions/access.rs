@@ -182,7 +182,7 @@ impl Router {
     pub(in super::super) fn may_know(
         &self,
         client: ClientId,
-        only_watches: bool,
+        has_watch_scope: bool,
         session: &str,
     ) -> Option<bool> {
         let state = self.clients.get(&client);
@@ -193,7 +193,7 @@ impl Router {
         Some(match self.sessions.get(session) {
             Some(bound) => match bound.controller() {
                 Some(controller) => {
-                    let is_one = only_watches || principal.is_some_and(Principal::is_person);
+                    let is_one = has_watch_scope || principal.is_some_and(Principal::is_person);
                     controller == client
                         || is_one && is_same(&bound.principal)
                         || bound.observers.contains(&client)
@@ -257,7 +257,7 @@ impl Router {
     pub(in super::super) fn list_for(
         &self,
         client: ClientId,
-        only_watches: bool,
+        has_watch_scope: bool,
         envelope: &Envelope<'_>,
     ) -> String {
         let text = envelope.text;
@@ -271,7 +271,7 @@ impl Router {
         };
         let mut kept: Vec<&str> = Vec::new();
         let scanned = Skimmer::at(text, &sessions).array(|element| {
-            if self.may_see(client, only_watches, text, &element) {
+            if self.may_see(client, has_watch_scope, text, &element) {
                 kept.push(&text[element]);
             }
         });
@@ -290,7 +290,7 @@ impl Router {
     fn may_see(
         &self,
         client: ClientId,
-        only_watches: bool,
+        has_watch_scope: bool,
         text: &str,
         entry: &Range<usize>,
     ) -> bool {
@@ -302,7 +302,7 @@ impl Router {
             if !is_spelling_of(&key, "sessionId") || text.as_bytes()[value.start] != b'"' {
                 return;
             }
-            let known = self.may_know(client, only_watches, &unescape(&text[value]));
+            let known = self.may_know(client, has_watch_scope, &unescape(&text[value]));
             is_visible &= known.unwrap_or_else(|| self.may_load_unknown());
         });
         debug_assert!(scanned.is_ok(), "the text has been validated");

@@ -193,7 +193,7 @@ impl Router {
         bound.tokens = Some(tokens);
         bound.run = run;
         // It has control now.
-        remove(&mut state.watching, session);
+        remove(&mut state.observed, session);
         remove(&mut bound.observers, &claim.client);
         if let SessionState::Controlled(old) = before
             && old != claim.client

@@ -24,7 +24,7 @@
 //! [`Principal::Nobody`] never have the same principal. Once the records of ended sessions are full, unknown sessions
 //! cannot be used at all. Whether they can before is a setting ([`UnknownSessions`]).
 //!
-//! Other clients may observe a session (`watch.rs`).
+//! Other clients may observe a session (`observers.rs`).
 //!
 //! Ended sessions are in [`EndedSessions`](super::ended_sessions::EndedSessions), all others in the router's table.
 

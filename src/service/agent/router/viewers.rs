@@ -1,15 +1,15 @@
-//! Clients that do nothing but watch one session: pages and other programs that connect with `?watch=SESSION`, also with a
-//! link. Unlike other observers they send no messages, not even `initialize`.
+//! Viewers: clients that do nothing but observe one session, such as pages that connect with `?watch=SESSION`, also with a link.
+//! Unlike other observers they send no messages, not even `initialize`.
 
 use std::sync::Arc;
 
+use super::observers::{MAX_OBSERVERS, described};
 use super::sessions::{Session, SessionError, SessionState};
-use super::watch::{MAX_OBSERVERS, described};
 use super::{ClientState, Router, RouterOutput};
 use crate::service::json::quote;
 use crate::{ClientId, Principal, Scope};
 
-/// Why a client may not watch a session, for people.
+/// Why a client may not observe a session, for people.
 fn why(error: SessionError) -> String {
     match error {
         SessionError::Denied => "there is no such session, or it has another owner".to_owned(),
@@ -46,7 +46,7 @@ impl Router {
     /// Adds a client that watches a session and does nothing else. `owner` is the principal that issued the client's link, if it
     /// has one. Without a link, the client must be the same person as the owner of the session, or have a token of the same
     /// principal that permits only watching, or that permits issuing a link. Returns why the client may not watch the session.
-    pub(crate) fn handle_watcher(
+    pub(crate) fn handle_viewer(
         &mut self,
         client: ClientId,
         principal: Principal,
@@ -60,7 +60,7 @@ impl Router {
             Some(owner) => bound.principal.is_same(owner),
             None => {
                 let may_watch = principal.is_person()
-                    || Self::only_watches(client, output)
+                    || Self::has_watch_scope(client, output)
                     || output.scope(client) == Scope::All;
                 may_watch && bound.principal.is_same(&principal)
             }
@@ -84,8 +84,8 @@ impl Router {
         );
         let mut state = ClientState::new(principal);
         state.initialized = true;
-        state.is_watcher = true;
-        state.watching.push(Arc::clone(&name));
+        state.is_viewer = true;
+        state.observed.push(Arc::clone(&name));
         self.clients.insert(client, state);
         if let Some(bound) = self.sessions.get_mut(&name) {
             bound.observers.push(client);
@@ -95,15 +95,15 @@ impl Router {
         Ok(())
     }
 
-    /// Whether a client does nothing but watch one session, and the session has ended.
+    /// Whether a client is a viewer whose session has ended.
     pub(crate) fn has_nothing_to_watch(&self, client: ClientId) -> bool {
         let state = self.clients.get(&client);
-        state.is_some_and(|state| state.is_watcher && state.watching.is_empty())
+        state.is_some_and(|state| state.is_viewer && state.observed.is_empty())
     }
 
-    /// Whether a client does nothing but watch one session.
-    pub(super) fn is_watcher(&self, client: ClientId) -> bool {
+    /// Whether a client is a viewer.
+    pub(super) fn is_viewer(&self, client: ClientId) -> bool {
         let state = self.clients.get(&client);
-        state.is_some_and(|state| state.is_watcher)
+        state.is_some_and(|state| state.is_viewer)
     }
 }

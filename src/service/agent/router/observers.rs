@@ -40,18 +40,18 @@ pub(super) fn name_of(initialize: &Envelope<'_>) -> Box<str> {
 
 impl Router {
     /// Whether a client's token permits only observing.
-    pub(super) fn only_watches(client: ClientId, output: &impl RouterOutput) -> bool {
+    pub(super) fn has_watch_scope(client: ClientId, output: &impl RouterOutput) -> bool {
         output.scope(client) < Scope::Use
     }
 
     /// Whether a session has observers.
-    pub(super) fn is_watched(&self, session: &str) -> bool {
+    pub(super) fn is_observed(&self, session: &str) -> bool {
         let bound = self.sessions.get(session);
         bound.is_some_and(|bound| !bound.observers.is_empty())
     }
 
     /// Whether a client has attached to a session.
-    pub(super) fn watches(&self, client: ClientId, session: &str) -> bool {
+    pub(super) fn observes(&self, client: ClientId, session: &str) -> bool {
         let bound = self.sessions.get(session);
         bound.is_some_and(|bound| bound.observers.contains(&client))
     }
@@ -59,11 +59,11 @@ impl Router {
     /// Whether a client has attached to a session.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn is_observer(&self, client: ClientId, session: &str) -> bool {
-        self.watches(client, session)
+        self.observes(client, session)
     }
 
     /// Handles `session/attach` and `session/detach`. Returns false for other methods.
-    pub(super) fn watch_request(
+    pub(super) fn observe_request(
         &mut self,
         client: ClientId,
         envelope: &Envelope<'_>,
@@ -137,7 +137,7 @@ impl Router {
             if bound.observers.len() >= MAX_OBSERVERS {
                 return Err(SessionError::Observers);
             }
-            if state.watching.len() >= self.limits.sessions {
+            if state.observed.len() >= self.limits.sessions {
                 return Err(SessionError::Full);
             }
         }
@@ -174,7 +174,7 @@ impl Router {
             && !bound.observers.contains(&client)
         {
             bound.observers.push(client);
-            state.watching.push(name);
+            state.observed.push(name);
         }
         Ok(result)
     }
@@ -190,7 +190,7 @@ impl Router {
     ) -> bool {
         let principal = self.clients.get(&client).map(|state| &state.principal);
         let is_same = principal.is_some_and(|principal| {
-            let is_one = principal.is_person() || Self::only_watches(client, output);
+            let is_one = principal.is_person() || Self::has_watch_scope(client, output);
             is_one && bound.principal.is_same(principal)
         });
         let watch_token = envelope.outrigger_text("watchToken");
@@ -210,14 +210,14 @@ impl Router {
         envelope: &Envelope<'_>,
     ) -> Result<String, SessionError> {
         let name = named_session(envelope)?;
-        if !self.watches(client, name) {
+        if !self.observes(client, name) {
             return Err(SessionError::Invalid(
                 "the client has not attached to the session",
             ));
         }
-        self.stop_watching(client, name);
+        self.stop_observing(client, name);
         if let Some(state) = self.clients.get_mut(&client) {
-            state.watching.retain(|other| **other != *name);
+            state.observed.retain(|other| **other != *name);
         }
         Ok(format!(
             r#"{{"sessionId":{},"status":"detached"}}"#,
@@ -226,7 +226,7 @@ impl Router {
     }
 
     /// Removes an observer from a session, but not the session from the observer's list.
-    pub(super) fn stop_watching(&mut self, client: ClientId, session: &str) {
+    pub(super) fn stop_observing(&mut self, client: ClientId, session: &str) {
         if let Some(bound) = self.sessions.get_mut(session) {
             remove(&mut bound.observers, &client);
         }
@@ -248,7 +248,7 @@ impl Router {
         }
         for observer in observers {
             if let Some(state) = self.clients.get_mut(observer) {
-                remove(&mut state.watching, session);
+                remove(&mut state.observed, session);
                 let ended = format!(
                     r#"{{"jsonrpc":"2.0","method":"{SESSION_ENDED}","params":{{"sessionId":{}}}}}"#,
                     quote(session)
