@@ -84,7 +84,7 @@ impl Router {
                 }
                 (RequestClass::Claim, Some(session)) if is_unconfirmed(&session) => {
                     let abandoned = abandon(Some(session));
-                    if let Some(process) = self.process_mut(request.process) {
+                    if let Some(process) = self.processes.get_mut(request.process) {
                         process.abandoned.insert(id, abandoned);
                     }
                 }
@@ -92,7 +92,7 @@ impl Router {
                     output.to_agent(request.process, &[&cancel_request(id)]);
                 }
                 (class, session) => {
-                    let Some(process) = self.process_mut(request.process) else {
+                    let Some(process) = self.processes.get_mut(request.process) else {
                         continue;
                     };
                     if class == RequestClass::Create {
@@ -119,7 +119,7 @@ impl Router {
         let Some(state) = self.clients.remove(&client) else {
             return;
         };
-        for process in self.processes.iter_mut().flatten() {
+        for process in self.processes.iter_mut() {
             process.initialize.forget(client);
         }
         self.abandon_requests(client, &state.principal, state.client_requests, output);
@@ -141,7 +141,7 @@ impl Router {
         for session in state.sessions {
             self.release(now, client, &session, output);
         }
-        for process in 0..self.processes.len() {
+        for process in self.processes.indices() {
             self.drop_early(process, output);
         }
         self.stop_unused();

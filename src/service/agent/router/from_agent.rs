@@ -46,7 +46,7 @@ impl Router {
         output: &mut impl RouterOutput,
     ) {
         if self.limits.request_timeout.is_some()
-            && let Some(process) = self.process_mut(process)
+            && let Some(process) = self.processes.get_mut(process)
             && std::mem::take(&mut process.is_silent)
         {
             log::info!("the agent sends messages again: ready");
@@ -120,7 +120,7 @@ impl Router {
         let Some(upstream_id) = assigned(&text[id.clone()]) else {
             return self.drop_response(&text[id]);
         };
-        let Some(state) = self.process_mut(process) else {
+        let Some(state) = self.processes.get_mut(process) else {
             return;
         };
         if state.initialize.is_pending_as(upstream_id) {
@@ -172,7 +172,7 @@ impl Router {
         self.pass_answer(&request, envelope, id, token, success, output);
         if request.class == RequestClass::Create {
             // What the agent has sent about the new session before its answer follows the answer.
-            let state = self.process_mut(process);
+            let state = self.processes.get_mut(process);
             let early = created.zip(state);
             let early = early.map(|(session, state)| state.early.take(&session));
             for message in early.into_iter().flatten() {
@@ -310,7 +310,7 @@ impl Router {
         text: &str,
         output: &mut impl RouterOutput,
     ) {
-        if let Some(state) = self.process_mut(process) {
+        if let Some(state) = self.processes.get_mut(process) {
             let dropped = state.early.hold(session, text);
             self.refuse_early(process, &dropped, output);
         }
@@ -614,7 +614,7 @@ impl Router {
                 is_request && held.id().is_some_and(|id| is_same(id, named))
             })
         };
-        let state = self.process_mut(process);
+        let state = self.processes.get_mut(process);
         match state.and_then(|state| state.early.remove(is_it)) {
             Some(cancelled) => self.refuse_early(process, &[cancelled], output),
             None => self.cancel_subscription(process, envelope, range, output),

@@ -265,7 +265,7 @@ impl Router {
 
     /// Whether the agent does not have `session/resume`.
     fn lacks_resume(&self, process: usize) -> bool {
-        let process = self.process(process);
+        let process = self.processes.get(process);
         process.is_some_and(|process| process.initialize.lacks_resume())
     }
 
@@ -396,7 +396,7 @@ impl Router {
             state.client_requests.push(request.upstream_id);
         }
         if request.class == RequestClass::Create
-            && let Some(process) = self.process_mut(request.process)
+            && let Some(process) = self.processes.get_mut(request.process)
         {
             process.creating += 1;
         }

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::observers::name_of;
-use super::processes::{Process, ProcessChange};
+use super::processes::Process;
 use super::{Capabilities, RequestClass, Router, RouterOutput};
 use crate::service::agent::initialize::{
     Initialize, PendingInitialize, declares_resume, kind_of, version_of,
@@ -20,13 +20,15 @@ const MAX_INITIALIZES: usize = 8;
 impl Router {
     /// Whether the agent has not answered `initialize` yet.
     pub(crate) fn is_initializing(&self, process: usize) -> bool {
-        self.process(process)
+        self.processes
+            .get(process)
             .is_some_and(|process| process.initialize.is_pending())
     }
 
     /// Whether a restarted agent has not accepted `initialize` and must be stopped.
     pub(crate) fn is_refused(&self, process: usize) -> bool {
-        self.process(process)
+        self.processes
+            .get(process)
             .is_some_and(|process| process.initialize.is_refused())
     }
 
@@ -44,7 +46,7 @@ impl Router {
         let kind = kind_of(envelope);
         let is_of_kind = |process: &Process| process.kind.as_deref() == Some(&*kind);
         Some(match before {
-            Some(index) if self.process(index).is_some_and(is_of_kind) => Ok(index),
+            Some(index) if self.processes.get(index).is_some_and(is_of_kind) => Ok(index),
             Some(_) => {
                 let why = Some("initialize was sent before with other capabilities");
                 Err(error(id, code::INVALID, "Invalid request", why))
@@ -83,7 +85,7 @@ impl Router {
         }
         let upstream_id = self.next_id();
         let deadline = self.limits.initialize_timeout.map(|limit| now + limit);
-        let Some(process) = self.process_mut(index) else {
+        let Some(process) = self.processes.get_mut(index) else {
             return;
         };
         match &mut process.initialize {
@@ -135,7 +137,7 @@ impl Router {
 
     /// Sends the pending `initialize` to the agent.
     fn send_initialize(&mut self, process: usize, output: &mut impl RouterOutput) {
-        let state = self.process_mut(process);
+        let state = self.processes.get_mut(process);
         let Some(pending) = state.and_then(|state| state.initialize.pending()) else {
             return;
         };
@@ -166,7 +168,7 @@ impl Router {
     ) {
         let id = self.next_id();
         let deadline = self.limits.initialize_timeout.map(|limit| now + limit);
-        let Some(state) = self.process_mut(process) else {
+        let Some(state) = self.processes.get_mut(process) else {
             return;
         };
         if state.initialize.restart(id) {
@@ -187,7 +189,7 @@ impl Router {
         output: &mut impl RouterOutput,
     ) {
         let text = envelope.text;
-        let Some(state) = self.process_mut(process) else {
+        let Some(state) = self.processes.get_mut(process) else {
             return;
         };
         let Some(pending) = state.initialize.pending() else {
@@ -245,7 +247,7 @@ impl Router {
         process: usize,
         output: &mut impl RouterOutput,
     ) {
-        let Some(state) = self.process_mut(process) else {
+        let Some(state) = self.processes.get_mut(process) else {
             return;
         };
         if state
@@ -283,12 +285,12 @@ impl Router {
         output: &mut impl RouterOutput,
         failed: impl Fn(&str) -> String,
     ) {
-        let Some(state) = self.process_mut(process) else {
+        let Some(state) = self.processes.get_mut(process) else {
             return;
         };
         state.abandoned.retain(|id, _| *id < first_id);
         state.orphaned.retain(|id, _| *id < first_id);
-        self.process_changes.push(ProcessChange::Discard(process));
+        self.processes.discard(process);
         let requests = self.client_requests.values();
         let held =
             requests.filter(|request| request.process == process && request.upstream_id > first_id);
@@ -325,7 +327,7 @@ impl Router {
         if self.is_used(process) {
             return;
         }
-        if let Some(state) = self.process_mut(process)
+        if let Some(state) = self.processes.get_mut(process)
             && matches!(state.initialize, Initialize::Never)
         {
             state.kind = None;

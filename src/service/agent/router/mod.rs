@@ -43,7 +43,7 @@ use crate::service::sharing::Sharing;
 use crate::{ClientId, CloseCode, Histogram, Principal, Scope, Time};
 use ended_sessions::EndedSessions;
 pub(crate) use processes::ProcessChange;
-use processes::{Process, Run};
+use processes::{Processes, Run};
 use sessions::Session;
 
 /// The maximum length of a client's first message in bytes. It is kept as long as the agent runs.
@@ -260,15 +260,9 @@ pub(crate) struct Router {
     timed_client_requests: BTreeSet<u64>,
     /// The agent requests that have a time limit, by upstream id.
     timed_agent_requests: BTreeSet<u64>,
-    /// The agent processes. The first one may serve any kind of client, until a client has sent `initialize`.
-    processes: Vec<Option<Process>>,
-    process_changes: Vec<ProcessChange>,
-    /// The number of stopped processes that have not exited.
-    stopping: usize,
+    processes: Processes,
     /// Messages for clients that could not be sent at once.
     notices: Vec<(ClientId, String)>,
-    /// The number of the last run of a process.
-    last_run: u32,
     ended: EndedSessions,
     /// The principal of the first client.
     first_principal: Option<Principal>,
@@ -298,11 +292,8 @@ impl Router {
             agent_requests: IdMap::default(),
             timed_client_requests: BTreeSet::new(),
             timed_agent_requests: BTreeSet::new(),
-            processes: vec![Some(Process::new(0))],
-            process_changes: Vec::new(),
-            stopping: 0,
+            processes: Processes::default(),
             notices: Vec::new(),
-            last_run: 0,
             ended: EndedSessions::new(limits.ended_sessions),
             first_principal: None,
             has_several_principals: false,
@@ -386,7 +377,7 @@ impl Router {
         let observers = observers.flat_map(|session| session.observers.iter().copied());
         let approvers = self.agent_requests.values();
         let approvers = approvers.flat_map(|request| request.approvers.iter().copied());
-        let processes = self.processes.iter().flatten();
+        let processes = self.processes.iter();
         let wanted = processes.flat_map(|process| process.initialize.wanted());
         self.clients
             .keys()
@@ -403,7 +394,9 @@ impl Router {
     /// Whether a client waits for a response or for the end of a turn, or owes a response.
     pub(crate) fn is_busy(&self, client: ClientId) -> bool {
         self.clients.get(&client).is_some_and(|state| {
-            let process = state.process.and_then(|process| self.process(process));
+            let process = state
+                .process
+                .and_then(|process| self.processes.get(process));
             let mut requests = state.client_requests.iter();
             requests.any(|id| !self.is_listening(*id))
                 || !state.agent_requests.is_empty()
@@ -432,7 +425,7 @@ impl Router {
     fn remove_client_request(&mut self, upstream_id: u64) -> Option<ClientRequest> {
         let request = self.client_requests.remove(&upstream_id)?;
         if request.class == RequestClass::Create
-            && let Some(process) = self.process_mut(request.process)
+            && let Some(process) = self.processes.get_mut(request.process)
         {
             process.creating -= 1;
         }

@@ -126,11 +126,11 @@ impl Router {
         if bound.controller() == Some(client) {
             return Err(SessionError::Invalid("the client controls the session"));
         }
-        if !self.is_current(bound.run) {
+        if !self.processes.is_current(bound.run) {
             return Err(SessionError::Lost);
         }
         let own = state.process.ok_or(SessionError::Denied)?;
-        if self.version(own) != self.version(bound.process()) {
+        if self.processes.version(own) != self.processes.version(bound.process()) {
             return Err(SessionError::Version);
         }
         if !bound.observers.contains(&client) {

@@ -80,20 +80,128 @@ pub(crate) struct ProcessFigures {
     pub(crate) sessions: usize,
 }
 
+/// The agent processes. The first one may serve any kind of client, until a client has sent `initialize`.
+#[derive(Debug)]
+pub(super) struct Processes {
+    /// By index. `None` is free.
+    slots: Vec<Option<Process>>,
+    /// What the owner of the processes has not been told yet.
+    changes: Vec<ProcessChange>,
+    /// The number of stopped processes that have not exited.
+    stopping: usize,
+    /// The number of the last run of a process.
+    last_run: u32,
+}
+
+impl Default for Processes {
+    fn default() -> Self {
+        Self {
+            slots: vec![Some(Process::new(0))],
+            changes: Vec::new(),
+            stopping: 0,
+            last_run: 0,
+        }
+    }
+}
+
+impl Processes {
+    pub(super) fn get(&self, process: usize) -> Option<&Process> {
+        self.slots.get(process)?.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, process: usize) -> Option<&mut Process> {
+        self.slots.get_mut(process)?.as_mut()
+    }
+
+    /// The indices of all processes, and of free places between them.
+    pub(super) fn indices(&self) -> std::ops::Range<usize> {
+        0..self.slots.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Process> {
+        self.slots.iter().flatten()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Process> {
+        self.slots.iter_mut().flatten()
+    }
+
+    fn count(&self) -> usize {
+        self.iter().count()
+    }
+
+    /// The protocol version that a process speaks.
+    pub(super) fn version(&self, process: usize) -> u64 {
+        self.get(process).map_or(1, |process| process.version)
+    }
+
+    /// The current run of a process.
+    pub(super) fn run(&self, process: usize) -> Run {
+        let number = self.get(process).map_or(u32::MAX, |state| state.number);
+        Run { process, number }
+    }
+
+    /// Whether a process still has the sessions of this run.
+    pub(super) fn is_current(&self, run: Run) -> bool {
+        self.run(run.process) == run
+    }
+
+    /// The process whose current run has this number.
+    pub(super) fn of_run(&self, number: u32) -> Option<usize> {
+        self.find(|process| process.number == number)
+    }
+
+    /// The process for which `is_it` is true.
+    fn find(&self, is_it: impl Fn(&Process) -> bool) -> Option<usize> {
+        let mut indices = self.indices();
+        indices.find(|&index| self.get(index).is_some_and(&is_it))
+    }
+
+    fn next_run(&mut self) -> u32 {
+        self.last_run += 1;
+        self.last_run
+    }
+
+    /// Adds a process, which the owner starts.
+    fn add(&mut self) -> usize {
+        let process = Process::new(self.next_run());
+        let free = self.slots.iter().position(Option::is_none);
+        let index = free.unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[index] = Some(process);
+        self.changes.push(ProcessChange::Start(index));
+        index
+    }
+
+    /// Removes a process, which the owner stops.
+    fn stop(&mut self, index: usize) {
+        self.slots[index] = None;
+        self.stopping += 1;
+        self.changes.push(ProcessChange::Stop(index));
+    }
+
+    /// Has the owner drop the lines that wait until a process has accepted `initialize`.
+    pub(super) fn discard(&mut self, process: usize) {
+        self.changes.push(ProcessChange::Discard(process));
+    }
+}
+
 impl Router {
     /// Takes what has to be done with the processes, in this order.
     pub(crate) fn take_process_changes(&mut self) -> Vec<ProcessChange> {
-        std::mem::take(&mut self.process_changes)
+        std::mem::take(&mut self.processes.changes)
     }
 
     /// Handles the exit of a process that the router wanted stopped.
     pub(crate) fn handle_stopped(&mut self) {
-        self.stopping = self.stopping.saturating_sub(1);
+        self.processes.stopping = self.processes.stopping.saturating_sub(1);
     }
 
     /// Whether a process has sent nothing since a request to it timed out.
     pub(crate) fn is_silent(&self, process: usize) -> bool {
-        let state = self.processes.get(process).and_then(Option::as_ref);
+        let state = self.processes.get(process);
         state.is_some_and(|state| state.is_silent)
     }
 
@@ -102,7 +210,7 @@ impl Router {
         let clients = self.clients.values();
         let sessions = self.sessions.values();
         ProcessFigures {
-            version: self.version(process),
+            version: self.processes.version(process),
             clients: clients
                 .filter(|state| state.process == Some(process))
                 .count(),
@@ -127,40 +235,6 @@ impl Router {
         Some(self.sessions.get(session)?.process())
     }
 
-    pub(super) fn process(&self, process: usize) -> Option<&Process> {
-        self.processes.get(process)?.as_ref()
-    }
-
-    pub(super) fn process_mut(&mut self, process: usize) -> Option<&mut Process> {
-        self.processes.get_mut(process)?.as_mut()
-    }
-
-    /// The protocol version that a process speaks.
-    pub(super) fn version(&self, process: usize) -> u64 {
-        self.process(process).map_or(1, |process| process.version)
-    }
-
-    /// The current run of a process.
-    pub(super) fn run(&self, process: usize) -> Run {
-        let number = self.process(process).map_or(u32::MAX, |state| state.number);
-        Run { process, number }
-    }
-
-    /// Whether the agent process still has the sessions of this run.
-    pub(super) fn is_current(&self, run: Run) -> bool {
-        self.run(run.process) == run
-    }
-
-    /// The process whose current run has this number.
-    pub(super) fn process_of_run(&self, number: u32) -> Option<usize> {
-        let is_it = |process: &Option<Process>| {
-            process
-                .as_ref()
-                .is_some_and(|process| process.number == number)
-        };
-        self.processes.iter().position(is_it)
-    }
-
     /// The process of a client, if its `initialize` was not rejected.
     pub(super) fn process_of(&self, client: ClientId) -> Option<usize> {
         self.clients.get(&client)?.process
@@ -182,7 +256,7 @@ impl Router {
     /// Drops early messages of a process, and answers its early requests, if no pending request can create their session any
     /// more.
     pub(super) fn drop_early(&mut self, process: usize, output: &mut impl RouterOutput) {
-        if let Some(state) = self.process_mut(process)
+        if let Some(state) = self.processes.get_mut(process)
             && state.creating == 0
         {
             let dropped = state.early.take_all();
@@ -216,27 +290,20 @@ impl Router {
         principal: &Principal,
         has_watch_scope: bool,
     ) -> Result<usize, &'static str> {
-        let has_kind = |process: &Option<Process>, kind: Option<&str>| {
-            let process = process.as_ref();
-            process.is_some_and(|process| process.kind.as_deref() == kind)
-        };
-        let mut indices = 0..self.processes.len();
-        let theirs = indices.find(|&index| has_kind(&self.processes[index], Some(kind)));
+        let processes = &self.processes;
         // A kind begins with its version.
         let version = kind.split_inclusive(',').next().unwrap_or(kind);
         let is_alike = |process: &Process| {
             let kind = process.kind.as_deref();
             kind.is_some_and(|kind| kind.starts_with(version))
         };
-        let mut indices = 0..self.processes.len();
-        let theirs = theirs.or_else(|| {
-            indices.find(|&index| has_watch_scope && self.process(index).is_some_and(is_alike))
-        });
-        let mut indices = 0..self.processes.len();
-        let unused = || indices.find(|&index| has_kind(&self.processes[index], None));
+        let theirs = processes.find(|process| process.kind.as_deref() == Some(kind));
+        let alike = || processes.find(is_alike).filter(|_| has_watch_scope);
+        let unused = || processes.find(|process| process.kind.is_none());
+        let found = theirs.or_else(alike).or_else(unused);
         let share = self.sharing.share_of(self.limits.processes);
         let too_many = "the limit of agent processes is reached; connect with the protocol version and capabilities of another client";
-        let index = match theirs.or_else(unused) {
+        let index = match found {
             Some(index) => index,
             None if has_watch_scope => return Err(too_many),
             None if share < self.limits.processes && self.kinds_of(principal) >= share => {
@@ -246,7 +313,7 @@ impl Router {
             }
             None => self.add_process().ok_or(too_many)?,
         };
-        if let Some(process) = self.process_mut(index)
+        if let Some(process) = self.processes.get_mut(index)
             && process.kind.is_none()
         {
             process.kind = Some(kind.into());
@@ -264,10 +331,10 @@ impl Router {
                 || sessions.any(|one| one.needs(index) && one.principal == *principal)
         };
         let has_brought = |index: &usize| {
-            let process = self.process(*index);
+            let process = self.processes.get(*index);
             process.is_some_and(|process| process.first.as_ref() == Some(principal))
         };
-        let indices = 0..self.processes.len();
+        let indices = self.processes.indices();
         indices
             .filter(has_brought)
             .filter(|index| uses(*index))
@@ -277,30 +344,17 @@ impl Router {
     /// Adds a process. At the limit, it replaces one that nobody uses. The processes that are being stopped
     /// have a limit of their own, which is as high.
     fn add_process(&mut self) -> Option<usize> {
-        if self.stopping >= self.limits.processes {
+        if self.processes.stopping >= self.limits.processes {
             return None;
         }
-        let running = self.processes.iter().flatten().count();
-        if running >= self.limits.processes {
-            let unused = (0..self.processes.len()).find(|&index| !self.is_used(index))?;
-            self.stop_process(unused);
+        if self.processes.count() >= self.limits.processes {
+            let unused = self
+                .processes
+                .indices()
+                .find(|&index| !self.is_used(index))?;
+            self.processes.stop(unused);
         }
-        self.last_run += 1;
-        let process = Process::new(self.last_run);
-        let free = self.processes.iter().position(Option::is_none);
-        let index = free.unwrap_or_else(|| {
-            self.processes.push(None);
-            self.processes.len() - 1
-        });
-        self.processes[index] = Some(process);
-        self.process_changes.push(ProcessChange::Start(index));
-        Some(index)
-    }
-
-    fn stop_process(&mut self, index: usize) {
-        self.processes[index] = None;
-        self.stopping += 1;
-        self.process_changes.push(ProcessChange::Stop(index));
+        Some(self.processes.add())
     }
 
     /// Whether a client, a session or a pending request needs a process.
@@ -317,13 +371,13 @@ impl Router {
 
     /// Stops the processes that nobody uses. The last process stays, so that the next client does not wait for a start.
     pub(super) fn stop_unused(&mut self) {
-        for index in 0..self.processes.len() {
-            if self.processes.iter().flatten().count() < 2 {
+        for index in self.processes.indices() {
+            if self.processes.count() < 2 {
                 return;
             }
             let is_idle = |process: &Process| process.abandoned.is_empty();
-            if self.process(index).is_some_and(is_idle) && !self.is_used(index) {
-                self.stop_process(index);
+            if self.processes.get(index).is_some_and(is_idle) && !self.is_used(index) {
+                self.processes.stop(index);
             }
         }
     }
@@ -335,7 +389,7 @@ impl Router {
         process: usize,
         output: &mut impl RouterOutput,
     ) -> Option<Vec<ClientId>> {
-        if self.processes.iter().flatten().count() < 2 {
+        if self.processes.count() < 2 {
             return None;
         }
         // Requests may have come since its exit, also from clients of other processes.
@@ -353,7 +407,7 @@ impl Router {
                 clients.push(*client);
             }
         }
-        self.processes[process] = None;
+        self.processes.slots[process] = None;
         Some(clients)
     }
 
@@ -371,9 +425,8 @@ impl Router {
             );
             [r#"{"jsonrpc":"2.0","id":"#, id, r#","error":"#, &error, "}"].concat()
         };
-        self.last_run += 1;
-        let number = self.last_run;
-        let Some(state) = self.process_mut(process) else {
+        let number = self.processes.next_run();
+        let Some(state) = self.processes.get_mut(process) else {
             return;
         };
         state.number = number;
@@ -400,7 +453,7 @@ impl Router {
             self.forget_agent_request(id);
         }
         // The agent that has sent them needs no answer.
-        if let Some(state) = self.process_mut(process) {
+        if let Some(state) = self.processes.get_mut(process) {
             let dropped = state.early.take_all().len();
             self.counters.dropped += dropped as u64;
         }

@@ -61,7 +61,7 @@ impl Router {
         }
         let Some((name, client)) = found else {
             let is_creating = |state: &Process| state.creating > 0;
-            let may_come = self.process(process).is_some_and(is_creating);
+            let may_come = self.processes.get(process).is_some_and(is_creating);
             let mut candidates = candidates.iter().filter(|_| may_come);
             let early = candidates.find(|id| id.len() <= MAX_SESSION_ID && self.is_free(id));
             return early.map_or(Receiver::Nobody, |id| Receiver::Early((&**id).into()));
@@ -121,7 +121,7 @@ impl Router {
         process: usize,
         output: &impl RouterOutput,
     ) -> Option<ClientId> {
-        let state = self.process(process)?;
+        let state = self.processes.get(process)?;
         // The agent may still work on requests that have timed out, or whose clients have disconnected.
         if orphans(state).any(|client| !self.clients.contains_key(&client)) {
             return None;
@@ -158,7 +158,7 @@ impl Router {
         let mut clients = requests
             .filter(|request| request.process == process && filter(request))
             .map(|request| request.client)
-            .chain(self.process(process)?.initialize.wanted())
+            .chain(self.processes.get(process)?.initialize.wanted())
             .filter(|client| !Self::has_watch_scope(*client, output));
         let first = clients.next()?;
         clients.all(|client| client == first).then_some(first)

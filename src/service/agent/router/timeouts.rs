@@ -39,7 +39,7 @@ impl Router {
                 self.time_out_agent_request(id, output);
             }
         }
-        for process in 0..self.processes.len() {
+        for process in self.processes.indices() {
             self.time_out_initialize(now, process, output);
         }
         if let Some(grace) = self.limits.grace {
@@ -65,7 +65,7 @@ impl Router {
         ];
         let deadlines = deadlines.into_iter().flatten();
         let deadlines = deadlines.map(|(since, limit)| since + limit);
-        let processes = self.processes.iter().flatten();
+        let processes = self.processes.iter();
         let initializes = processes.filter_map(|process| process.initialize.deadline());
         deadlines.chain(initializes).min()
     }
@@ -79,7 +79,7 @@ impl Router {
         let why = Some("the agent has not answered in time");
         let failed = error(&request.id, code::TIMED_OUT, "Timed out", why);
         output.to_client(request.client, &[&failed]);
-        if let Some(process) = self.process_mut(request.process)
+        if let Some(process) = self.processes.get_mut(request.process)
             && !std::mem::replace(&mut process.is_silent, true)
         {
             log::warn!(
@@ -104,7 +104,7 @@ impl Router {
         let claimed = request.session.as_ref();
         let claimed = claimed.filter(|_| request.class == RequestClass::Claim);
         let is_unconfirmed = claimed.is_some_and(|session| self.is_unconfirmed(session));
-        if let Some(process) = self.process_mut(request.process) {
+        if let Some(process) = self.processes.get_mut(request.process) {
             if request.class == RequestClass::Create || is_unconfirmed {
                 let session = claimed.cloned();
                 let abandoned = AbandonedRequest {

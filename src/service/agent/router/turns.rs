@@ -22,7 +22,7 @@ pub(super) struct Activity {
 impl Router {
     /// Whether turns of a process outlast their requests.
     pub(super) fn has_long_turns(&self, process: usize) -> bool {
-        self.version(process) > 1
+        self.processes.version(process) > 1
     }
 
     /// Notes that a prompt is sent.

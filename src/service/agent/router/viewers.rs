@@ -36,7 +36,7 @@ impl Router {
             bound.state,
             SessionState::Controlled(_) | SessionState::Gone(_)
         );
-        match (is_there, self.is_current(bound.run)) {
+        match (is_there, self.processes.is_current(bound.run)) {
             (false, _) => Err(SessionError::Denied),
             (true, false) => Err(SessionError::Lost),
             (true, true) => Ok(()),

@@ -136,7 +136,9 @@ impl Router {
             let found = self.sessions.get_key_value(session);
             match found.filter(|(_, bound)| bound.controller() == Some(client)) {
                 None => return Err(SessionError::Denied),
-                Some((_, bound)) if !self.is_current(bound.run) && bound.claim.is_none() => {
+                Some((_, bound))
+                    if !self.processes.is_current(bound.run) && bound.claim.is_none() =>
+                {
                     return Err(SessionError::Lost);
                 }
                 Some((name, _)) => about = Some(Arc::clone(name)),
@@ -248,7 +250,7 @@ impl Router {
     /// Whether the table is full. Sessions that are being created count, because there must be room for them when the
     /// agent answers.
     fn is_table_full(&self) -> bool {
-        let processes = self.processes.iter().flatten();
+        let processes = self.processes.iter();
         let expected = processes.map(|process| process.creating + process.abandoned.len());
         self.sessions.len() + expected.sum::<usize>() >= self.limits.all_sessions
     }

@@ -66,15 +66,16 @@ impl Router {
             }
         };
         self.check_room(client)?;
-        let kept = run.and_then(|run| self.process_of_run(run));
-        let kept = kept.filter(|&process| self.version(process) == self.version(own));
+        let kept = run.and_then(|run| self.processes.of_run(run));
+        let kept =
+            kept.filter(|&process| self.processes.version(process) == self.processes.version(own));
         let process = kept.unwrap_or(own);
         self.ended.remove(session);
         let bound = Session {
             principal,
             state,
             tokens: None,
-            run: self.run(process),
+            run: self.processes.run(process),
             claim: Some(claim(proven, process)),
             activity: Activity::default(),
             observers: Vec::new(),
@@ -122,12 +123,12 @@ impl Router {
         }
         // A session stays in its process, unless the client speaks another version of the protocol.
         let process = bound.run.process;
-        let is_same_version = self.version(process) == self.version(own);
+        let is_same_version = self.processes.version(process) == self.processes.version(own);
         if !is_same_version && bound.controller().is_some() {
             return Err(SessionError::Version);
         }
         let process = if is_same_version { process } else { own };
-        let is_kept = self.run(process) == bound.run;
+        let is_kept = self.processes.run(process) == bound.run;
         let claim = claim(proven, process);
         if needs_room && self.is_client_full(client) {
             self.end_lost(client);
@@ -151,7 +152,7 @@ impl Router {
         output: &mut impl RouterOutput,
     ) -> Option<String> {
         let process = self.sessions.get(session)?.process();
-        let run = self.run(process);
+        let run = self.processes.run(process);
         let bound = self.sessions.get_mut(session)?;
         let claim = bound
             .claim

@@ -202,7 +202,7 @@ impl Router {
         match self.sessions.get(session) {
             None => true,
             Some(bound) if bound.claim.is_some() => bound.state == SessionState::Unknown,
-            Some(bound) => !self.is_current(bound.run),
+            Some(bound) => !self.processes.is_current(bound.run),
         }
     }
 
@@ -276,7 +276,7 @@ impl Router {
                 current: resume.into(),
                 earlier: None,
             }),
-            run: self.run(process),
+            run: self.processes.run(process),
             claim: None,
             activity: Activity::default(),
             observers: Vec::new(),
@@ -329,7 +329,8 @@ impl Router {
             return;
         };
         for session in state.sessions.clone() {
-            let lost = |bound: &Session| !self.is_current(bound.run) && bound.claim.is_none();
+            let lost =
+                |bound: &Session| !self.processes.is_current(bound.run) && bound.claim.is_none();
             if self.sessions.get(&session).is_some_and(lost) {
                 self.end(&session, None);
             }
