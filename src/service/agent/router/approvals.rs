@@ -45,7 +45,7 @@ impl Router {
         output: &mut impl RouterOutput,
     ) {
         if self.may_approve(observer, output) {
-            let request = self.agent_requests.get_mut(&upstream_id);
+            let request = self.agent_requests.get_mut(upstream_id);
             if let Some(request) = request.filter(|request| !request.approvers.contains(&observer))
             {
                 request.approvers.push(observer);
@@ -75,7 +75,7 @@ impl Router {
         let pending = self.agent_requests.iter();
         let pending = pending.filter(|(_, request)| request.session.as_deref() == session);
         let pending =
-            pending.filter_map(|(id, request)| Some((*id, request.text.as_ref()?.clone())));
+            pending.filter_map(|(id, request)| Some((id, request.text.as_ref()?.clone())));
         let mut pending: Vec<(u64, Box<str>)> = pending.collect();
         pending.sort_unstable_by_key(|(id, _)| *id);
         for (id, sent) in pending {

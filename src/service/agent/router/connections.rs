@@ -132,7 +132,7 @@ impl Router {
             }
         }
         for id in state.agent_requests {
-            if let Some(request) = self.remove_agent_request(id) {
+            if let Some(request) = self.agent_requests.remove(id) {
                 self.revoke(id, &request, Some(client), output);
                 let gone = client_gone(&request.id, request.permission);
                 output.to_agent(request.process, &[&gone]);

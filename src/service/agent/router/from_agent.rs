@@ -146,7 +146,7 @@ impl Router {
             return self.stop_unused();
         }
         let is_its = |request: &&ClientRequest| request.process == process;
-        let Some(request) = self.client_requests.get(&upstream_id).filter(is_its) else {
+        let Some(request) = self.client_requests.get(upstream_id).filter(is_its) else {
             return self.drop_response(&text[id]);
         };
         if !self.may_answer(request, envelope, output) {
@@ -410,7 +410,7 @@ impl Router {
         if let Some(session) = watched {
             self.show_permission(number, session, &sent, output);
         }
-        if let Some(request) = self.agent_requests.get_mut(&number)
+        if let Some(request) = self.agent_requests.get_mut(number)
             && sent.len() <= MAX_KEPT_REQUEST
         {
             request.text = Some(sent.into());
@@ -494,11 +494,11 @@ impl Router {
             }
             state.agent_requests.push(upstream_id);
         }
-        if let Some(limit) = self.limits.answer_timeout {
-            self.timed_agent_requests.insert(upstream_id);
-            self.wake_at(request.since + limit);
-        }
-        self.agent_requests.insert(upstream_id, request);
+        let since = request.since;
+        let deadline = self
+            .agent_requests
+            .insert_timed(upstream_id, request, since);
+        self.wake_at(deadline);
         upstream_id
     }
 
@@ -633,20 +633,13 @@ impl Router {
         let Ok(range) = cancelled_id(envelope) else {
             return self.counters.dropped += 1;
         };
-        let mut requests = self.agent_requests.iter();
-        let request = requests.find(|(_, request)| {
+        let found = self.agent_requests.iter().find(|(_, request)| {
             request.process == process && is_same(&request.id, &text[range.clone()])
         });
-        let Some((
-            &upstream_id,
-            AgentRequest {
-                client, approvers, ..
-            },
-        )) = request
-        else {
+        let found = found.map(|(id, request)| (id, request.client, request.approvers.clone()));
+        let Some((upstream_id, client, approvers)) = found else {
             return self.cancel_early(process, envelope, range, output);
         };
-        let (client, approvers) = (*client, approvers.clone());
         output.to_client(
             client,
             &[

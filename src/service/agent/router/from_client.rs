@@ -382,7 +382,7 @@ impl Router {
         let state = self.clients.get(&client);
         let ids = state.map_or(&[][..], |state| &state.client_requests);
         let is_named = |id: &&u64| {
-            let request = self.client_requests.get(id);
+            let request = self.client_requests.get(**id);
             request.is_some_and(|request| is_same(&request.id, raw))
         };
         // The latest request counts if a client reuses an id.
@@ -400,13 +400,14 @@ impl Router {
         {
             process.creating += 1;
         }
-        if let Some(limit) = self.limits.request_timeout
-            && !matches!(request.class, RequestClass::Prompt | RequestClass::Listen)
-        {
-            self.timed_client_requests.insert(request.upstream_id);
-            self.wake_at(request.since + limit);
+        let (id, since) = (request.upstream_id, request.since);
+        match request.class {
+            RequestClass::Prompt | RequestClass::Listen => self.client_requests.insert(id, request),
+            _ => {
+                let deadline = self.client_requests.insert_timed(id, request, since);
+                self.wake_at(deadline);
+            }
         }
-        self.client_requests.insert(request.upstream_id, request);
     }
 
     fn notification_from_client(
@@ -442,7 +443,10 @@ impl Router {
         match self.find_cancelled(client, envelope) {
             Ok((range, upstream_id)) => {
                 let id = upstream_id.to_string();
-                let process = self.client_requests[&upstream_id].process;
+                let Some(request) = self.client_requests.get(upstream_id) else {
+                    return;
+                };
+                let process = request.process;
                 output.to_agent(process, &[&text[..range.start], &id, &text[range.end..]]);
                 // In the Model Context Protocol, a cancelled request gets no response.
                 if method == "notifications/cancelled" && !self.limits.acp {
@@ -470,7 +474,7 @@ impl Router {
             }
         );
         let upstream_id = assigned(&text[id.clone()]).filter(|upstream_id| {
-            let request = self.agent_requests.get(upstream_id);
+            let request = self.agent_requests.get(*upstream_id);
             request.is_some_and(|request| {
                 // An observer that cannot answer says so with an error, which is no answer.
                 let approves = success && request.approvers.contains(&client);

@@ -20,6 +20,7 @@ mod from_agent;
 mod from_client;
 mod handshakes;
 mod observers;
+mod pending;
 mod processes;
 mod receivers;
 mod references;
@@ -28,7 +29,7 @@ mod timeouts;
 mod turns;
 mod viewers;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +43,7 @@ use crate::service::jsonrpc::{Envelope, is_spelling_of};
 use crate::service::sharing::Sharing;
 use crate::{ClientId, CloseCode, Histogram, Principal, Scope, Time};
 use ended_sessions::EndedSessions;
+use pending::Pending;
 pub(crate) use processes::ProcessChange;
 use processes::{Processes, Run};
 use sessions::Session;
@@ -252,14 +254,8 @@ pub(crate) struct Router {
     free_methods: Vec<String>,
     clients: IdMap<ClientId, ClientState>,
     sessions: HashMap<Arc<str>, Session>,
-    /// By upstream id.
-    client_requests: IdMap<u64, ClientRequest>,
-    /// By upstream id.
-    agent_requests: IdMap<u64, AgentRequest>,
-    /// The client requests that have a time limit, by upstream id. The oldest one has the lowest id.
-    timed_client_requests: BTreeSet<u64>,
-    /// The agent requests that have a time limit, by upstream id.
-    timed_agent_requests: BTreeSet<u64>,
+    client_requests: Pending<ClientRequest>,
+    agent_requests: Pending<AgentRequest>,
     processes: Processes,
     /// Messages for clients that could not be sent at once.
     notices: Vec<(ClientId, String)>,
@@ -288,10 +284,8 @@ impl Router {
             free_methods: Vec::new(),
             clients: IdMap::default(),
             sessions: HashMap::new(),
-            client_requests: IdMap::default(),
-            agent_requests: IdMap::default(),
-            timed_client_requests: BTreeSet::new(),
-            timed_agent_requests: BTreeSet::new(),
+            client_requests: Pending::new(limits.request_timeout),
+            agent_requests: Pending::new(limits.answer_timeout),
             processes: Processes::default(),
             notices: Vec::new(),
             ended: EndedSessions::new(limits.ended_sessions),
@@ -423,29 +417,18 @@ impl Router {
 
     /// Removes a request from the table of all requests, but not from its client's list.
     fn remove_client_request(&mut self, upstream_id: u64) -> Option<ClientRequest> {
-        let request = self.client_requests.remove(&upstream_id)?;
+        let request = self.client_requests.remove(upstream_id)?;
         if request.class == RequestClass::Create
             && let Some(process) = self.processes.get_mut(request.process)
         {
             process.creating -= 1;
         }
-        if self.limits.request_timeout.is_some() {
-            self.timed_client_requests.remove(&upstream_id);
-        }
         Some(request)
-    }
-
-    /// Removes a request of the agent from the table of all requests, but not from its client's list.
-    fn remove_agent_request(&mut self, upstream_id: u64) -> Option<AgentRequest> {
-        if self.limits.answer_timeout.is_some() {
-            self.timed_agent_requests.remove(&upstream_id);
-        }
-        self.agent_requests.remove(&upstream_id)
     }
 
     /// Removes a request of the agent from all tables.
     fn forget_agent_request(&mut self, upstream_id: u64) -> Option<AgentRequest> {
-        let request = self.remove_agent_request(upstream_id)?;
+        let request = self.agent_requests.remove(upstream_id)?;
         if let Some(state) = self.clients.get_mut(&request.client) {
             remove(&mut state.agent_requests, &upstream_id);
         }

@@ -448,7 +448,7 @@ impl Router {
         }
         let questions = self.agent_requests.iter();
         let questions = questions.filter(|(_, request)| request.process == process);
-        let questions: Vec<u64> = questions.map(|(id, _)| *id).collect();
+        let questions: Vec<u64> = questions.map(|(id, _)| id).collect();
         for id in questions {
             self.forget_agent_request(id);
         }

@@ -109,7 +109,7 @@ impl Router {
     ) -> Option<(Range<usize>, &ClientRequest)> {
         let range = envelope.request_id.clone()?;
         let upstream_id = assigned(&envelope.text[range.clone()])?;
-        let request = self.client_requests.get(&upstream_id)?;
+        let request = self.client_requests.get(upstream_id)?;
         let is_its = request.process == process && !request.is_adopted();
         is_its.then_some((range, request))
     }

@@ -56,7 +56,7 @@ impl Router {
         };
         let state = self.clients.get(&client);
         let ids = state.map_or(&[][..], |state| &state.agent_requests);
-        let mut requests = ids.iter().filter_map(|id| self.agent_requests.get(id));
+        let mut requests = ids.iter().filter_map(|id| self.agent_requests.get(*id));
         requests.any(is_about)
     }
 
@@ -152,19 +152,19 @@ impl Router {
 
     /// Whether a client's request stays open only for notifications, so that its client does not wait for the response.
     pub(super) fn is_listening(&self, upstream_id: u64) -> bool {
-        let request = self.client_requests.get(&upstream_id);
+        let request = self.client_requests.get(upstream_id);
         request.is_some_and(|request| request.class == RequestClass::Listen)
     }
 
     /// The pending request that a process knows by this id.
     fn pending(&self, process: usize, raw: &str) -> Option<&ClientRequest> {
-        let request = self.client_requests.get(&assigned(raw)?)?;
+        let request = self.client_requests.get(assigned(raw)?)?;
         (request.process == process).then_some(request)
     }
 
     /// The request of the subscription that a process knows by this id, and the id for its client.
     fn subscriber(&self, process: usize, raw: &str) -> Option<(&ClientRequest, String)> {
-        let request = self.client_requests.get(&upstream_id_in(raw)?)?;
+        let request = self.client_requests.get(upstream_id_in(raw)?)?;
         let is_it = request.process == process && request.class == RequestClass::Listen;
         is_it.then(|| (request, own_id(request, raw)))
     }

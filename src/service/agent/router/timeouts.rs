@@ -15,9 +15,11 @@ impl Router {
         self.wakeup.filter(|_| is_new)
     }
 
-    /// Asks for a wake-up at this time at the latest.
-    pub(super) fn wake_at(&mut self, at: Time) {
-        if self.wakeup.is_none_or(|wakeup| at < wakeup) {
+    /// Asks for a wake-up at this time at the latest, if there is one.
+    pub(super) fn wake_at(&mut self, at: impl Into<Option<Time>>) {
+        if let Some(at) = at.into()
+            && self.wakeup.is_none_or(|wakeup| at < wakeup)
+        {
             self.wakeup = Some(at);
             self.has_new_wakeup = true;
         }
@@ -25,19 +27,11 @@ impl Router {
 
     /// Fails the requests that are due, and ends the sessions whose grace period is over.
     pub(crate) fn handle_timeout(&mut self, now: Time, output: &mut impl RouterOutput) {
-        if let Some(limit) = self.limits.request_timeout {
-            while let Some(&id) = self.timed_client_requests.first()
-                && self.client_requests[&id].since + limit <= now
-            {
-                self.time_out_client_request(id, output);
-            }
+        while let Some(id) = self.client_requests.due(now) {
+            self.time_out_client_request(id, output);
         }
-        if let Some(limit) = self.limits.answer_timeout {
-            while let Some(&id) = self.timed_agent_requests.first()
-                && self.agent_requests[&id].since + limit <= now
-            {
-                self.time_out_agent_request(id, output);
-            }
+        while let Some(id) = self.agent_requests.due(now) {
+            self.time_out_agent_request(id, output);
         }
         for process in self.processes.indices() {
             self.time_out_initialize(now, process, output);
@@ -47,27 +41,20 @@ impl Router {
         }
         self.stop_unused();
         self.wakeup = None;
-        if let Some(deadline) = self.deadline() {
-            self.wake_at(deadline);
-        }
+        self.wake_at(self.deadline());
     }
 
     /// The earliest deadline.
     fn deadline(&self) -> Option<Time> {
-        let request = self.timed_client_requests.first();
-        let request = request.map(|id| self.client_requests[id].since);
-        let question = self.timed_agent_requests.first();
-        let question = question.map(|id| self.agent_requests[id].since);
+        let gone = self.first_gone().zip(self.limits.grace);
         let deadlines = [
-            request.zip(self.limits.request_timeout),
-            question.zip(self.limits.answer_timeout),
-            self.first_gone().zip(self.limits.grace),
+            self.client_requests.deadline(),
+            self.agent_requests.deadline(),
+            gone.map(|(since, grace)| since + grace),
         ];
-        let deadlines = deadlines.into_iter().flatten();
-        let deadlines = deadlines.map(|(since, limit)| since + limit);
         let processes = self.processes.iter();
         let initializes = processes.filter_map(|process| process.initialize.deadline());
-        deadlines.chain(initializes).min()
+        deadlines.into_iter().flatten().chain(initializes).min()
     }
 
     /// Fails a request that the agent has not answered in time. Its response is dropped when it comes.

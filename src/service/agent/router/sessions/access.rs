@@ -238,8 +238,8 @@ impl Router {
         let Some(state) = self.clients.get(&client) else {
             return true;
         };
-        let creates = |id| {
-            let request = self.client_requests.get(id);
+        let creates = |id: &u64| {
+            let request = self.client_requests.get(*id);
             request.is_some_and(|request| request.class == RequestClass::Create)
         };
         let requests = state.client_requests.iter();

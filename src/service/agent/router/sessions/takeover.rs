@@ -92,7 +92,7 @@ impl Router {
         let state = self.clients.get(&old);
         let questions = state.map(|state| state.agent_requests.clone());
         for id in questions.unwrap_or_default() {
-            let request = self.agent_requests.get_mut(&id);
+            let request = self.agent_requests.get_mut(id);
             let request = request.filter(|request| request.session.as_ref() == Some(session));
             let Some(request) = request else { continue };
             if let Some(state) = self.clients.get_mut(&old) {
@@ -112,7 +112,7 @@ impl Router {
                     }
                 }
                 _ => {
-                    if let Some(request) = self.remove_agent_request(id) {
+                    if let Some(request) = self.agent_requests.remove(id) {
                         self.revoke(id, &request, Some(old), output);
                         let gone = client_gone(&request.id, request.permission);
                         output.to_agent(request.process, &[&gone]);
@@ -168,7 +168,7 @@ impl Router {
         }
         let mut running = None;
         for id in self.requests_for(client, session) {
-            let request = self.client_requests.get(&id);
+            let request = self.client_requests.get(id);
             if request.is_some_and(ClientRequest::is_adopted) {
                 running = self.forget_client_request(id);
             }
@@ -179,7 +179,7 @@ impl Router {
         let state = self.clients.get(&client);
         let questions = state.map(|state| state.agent_requests.clone());
         for id in questions.unwrap_or_default() {
-            let request = self.agent_requests.get(&id);
+            let request = self.agent_requests.get(id);
             if request.is_some_and(|request| request.session.as_ref() == Some(session))
                 && let Some(request) = self.forget_agent_request(id)
             {
@@ -195,7 +195,7 @@ impl Router {
         let state = self.clients.get(&client);
         let ids = state.map_or(&[][..], |state| &state.client_requests);
         let names = |id: &&u64| {
-            self.client_requests.get(id).is_some_and(|request| {
+            self.client_requests.get(**id).is_some_and(|request| {
                 request.class != RequestClass::Claim && request.session.as_ref() == Some(session)
             })
         };
