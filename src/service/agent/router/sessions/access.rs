@@ -243,7 +243,7 @@ impl Router {
             request.is_some_and(|request| request.class == RequestClass::Create)
         };
         let requests = state.client_requests.iter();
-        let creating = requests.filter(|id| creates(*id)).count();
+        let creating = requests.filter(|id| creates(id)).count();
         state.sessions.len() + creating >= self.limits.sessions
     }
 
