@@ -17,18 +17,23 @@ export class Resuming {
   onmessage = (_data: Data) => {};
   onlost = (_kept: Data[]) => {};
   onend = (_code: number) => {};
-  #url: string; #socket!: WebSocket; #open = false; #ended = false; #delay = 0;
+  #url: string; #socket!: WebSocket; #open = false; #away = false; #ended = false; #delay = 0;
   #token = "new"; #received = 0; #taken = 0; #kept: Data[] = [];
 
   constructor(url: string) { this.#url = url; this.#connect(); }
   send(data: Data) { this.#kept.push(data); if (this.#open) this.#socket.send(data); }
   confirm(taken: number) { this.#taken += this.#kept.splice(0, Math.max(0, taken - this.#taken)).length; }
-  close() { this.#ended = true; this.#socket.close(1000); }
+  close() {
+    if (this.#ended) return;
+    this.#ended = true;
+    if (this.#away) this.onend(1006); else this.#socket.close(1000);
+  }
 
   #connect() {
     const url = new URL(this.#url);
     url.search += `${url.search ? "&" : "?"}resume=${this.#token}&received=${this.#received}&notice=1`;
     const socket = this.#socket = new WebSocket(url);
+    this.#away = false;
     socket.binaryType = "arraybuffer";
     socket.onmessage = ({ data }) => {
       if (this.#open) { this.#received++; return this.onmessage(data); }
@@ -43,13 +48,15 @@ export class Resuming {
       const failed = !this.#open;
       this.#open = false;
       if (this.#ended || code === 1000 || code === 4001) return this.onend(code); // 4001: another connection has taken over
+      this.#away = true;
       url.protocol = url.protocol.replace("ws", "http");
       if (failed && (await fetch(url).catch(() => undefined))?.status === 410) { // a WebSocket does not show it; 421 (another node) is tried again
+        if (this.#ended) return;
         const kept = this.#kept;
         this.#token = "new"; this.#received = this.#taken = 0; this.#kept = [];
         this.onlost(kept);
       }
-      setTimeout(() => this.#ended ? this.onend(code) : this.#connect(), this.#delay * Math.random());
+      setTimeout(() => this.#ended || this.#connect(), this.#delay * Math.random());
       this.#delay = Math.min(2 * this.#delay + 200, 10_000);
     };
   }

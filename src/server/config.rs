@@ -93,7 +93,8 @@ pub struct Config {
     /// [`Config::soft_outbound`] is waiting. So the buffer is at most the larger of this limit and one message more
     /// than the soft limit.
     pub max_outbound: usize,
-    /// While more bytes of output than this are unread, the client's input is not read.
+    /// While more bytes of output than this are unread, the client's input is not read. It must not exceed
+    /// [`Config::max_outbound`].
     pub soft_outbound: usize,
     /// The maximum memory, in bytes, that clients can make the server hold: messages that have not ended, unread output, messages
     /// that are kept for resumable clients, bodies of calls, and [what services hold](crate::Service::held). Compressors have

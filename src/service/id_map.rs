@@ -12,7 +12,8 @@ pub(crate) struct IdHasher(u64);
 
 impl Hasher for IdHasher {
     fn finish(&self) -> u64 {
-        self.0
+        // The upper bits depend on all bits of the id. A map chooses a bucket by the lower ones.
+        self.0.rotate_left(26)
     }
 
     fn write(&mut self, bytes: &[u8]) {
@@ -32,8 +33,7 @@ impl Hasher for IdHasher {
     }
 
     fn write_u64(&mut self, value: u64) {
-        // The multiplier is 2^64 divided by the golden ratio, as in Fibonacci hashing. It is odd, so that ids which differ in
-        // their lower bits, from which the map chooses a bucket, differ in them afterwards too.
+        // The multiplier is 2^64 divided by the golden ratio, as in Fibonacci hashing.
         self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 }
@@ -45,13 +45,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_that_follow_each_other_have_different_hashes() {
-        let hash = |id: u64| {
+    fn ids_that_differ_in_any_part_have_different_buckets() {
+        let bucket = |id: u64| {
             let mut hasher = IdHasher::default();
             hasher.write_u64(id);
-            hasher.finish() >> 50
+            hasher.finish() & 0x3fff
         };
-        let hashes: HashSet<u64> = (0..1000).map(hash).collect();
-        assert!(hashes.len() > 900, "{}", hashes.len());
+        // The bug: the ids of clients that have used the same slot one after the other, which differ in their upper bits only, had
+        // the same bucket.
+        for shift in [0, 20, 40] {
+            let buckets: HashSet<u64> = (0..1000).map(|id| bucket((id << shift) + 3)).collect();
+            assert!(buckets.len() > 900, "{shift}: {}", buckets.len());
+        }
     }
 }

@@ -63,6 +63,8 @@ fn a_flag_accepts_and_rejects_the_values_of_its_row_and_kind() {
                 flag.name
             );
             assert!(set("soon").is_err(), "--{}", flag.name);
+            let needs_time = flag.rejects.contains(&"0");
+            assert_eq!(set("0").is_err(), needs_time, "--{}", flag.name);
         }
     }
 }

@@ -68,7 +68,7 @@ pub struct AgentConfig {
     /// [`Framing::ContentLength`]. [`Framing::Raw`] is treated as [`Framing::Lines`]. A shared agent uses lines.
     pub framing: Framing,
     /// How long a session keeps its place in the table after its client has disconnected. With `None`, it loses the
-    /// place at once. A client can still load the session later.
+    /// place at once. A client can still load the session later. By default, this is five minutes.
     pub grace: Option<Duration>,
     /// How often a shared agent may exit before the server stops.
     pub restart_limit: RestartLimit,

@@ -1,19 +1,21 @@
 //! Exit statuses as codes, names of signals, and text.
 
+use std::borrow::Cow;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-/// The exit code of a process, or the name of the signal that killed it.
-pub(crate) fn code_and_signal(status: Option<ExitStatus>) -> (Option<i32>, Option<&'static str>) {
+/// The exit code of a process, or the name of the signal that killed it. A signal without a name is `SIG` and its number.
+pub(crate) fn code_and_signal(
+    status: Option<ExitStatus>,
+) -> (Option<i32>, Option<Cow<'static, str>>) {
     let Some(status) = status else {
         return (None, None);
     };
-    (
-        status.code(),
-        status
-            .signal()
-            .and_then(signal_hook::low_level::signal_name),
-    )
+    let name = |signal| match signal_hook::low_level::signal_name(signal) {
+        Some(name) => Cow::Borrowed(name),
+        None => Cow::Owned(format!("SIG{signal}")),
+    };
+    (status.code(), status.signal().map(name))
 }
 
 /// Describes how a process ended, as the end of a sentence.

@@ -106,7 +106,7 @@ impl Router {
             Info,
             "permission request answered",
             client = word(&client),
-            principal = principal.as_str(),
+            principal = word(&principal),
             option = word(&shown_option),
             tool_call = word(&shown_call),
         );

@@ -201,6 +201,11 @@ impl Pool {
         }
     }
 
+    /// The slots of the processes.
+    pub(super) fn slots(&self) -> std::ops::Range<usize> {
+        0..self.slots.len()
+    }
+
     /// The process of a slot, if it runs.
     pub(super) fn process(&self, slot: usize) -> Option<&Process> {
         self.slots.get(slot)?.program.child()

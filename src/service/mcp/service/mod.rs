@@ -424,7 +424,9 @@ impl Service for Mcp {
             self.end_session(ctx, id, "server shutting down");
         }
         self.pool.stop(ctx);
-        (0..self.config.pool).for_each(|slot| self.note_change(Owner::Pool(slot)));
+        self.pool
+            .slots()
+            .for_each(|slot| self.note_change(Owner::Pool(slot)));
         self.websocket.stopping(ctx);
     }
 
