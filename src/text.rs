@@ -14,7 +14,7 @@ pub(crate) fn printable(bytes: &[u8]) -> String {
 }
 
 /// Whether a character controls a terminal: a control character, or one that changes the direction of the text that follows
-/// (Unicode Standard Annex 9), which can make a text read as another one.
+/// (Unicode Standard Annex 9), which can make a string read as another one.
 pub(crate) fn is_control(character: char) -> bool {
     character.is_control()
         || matches!(

@@ -28,7 +28,7 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name != "(none)" && name.bytes().all(valid)
 }
 
-/// Whether it stands for all addresses of the machine.
+/// Whether it means all addresses of the machine.
 pub(super) fn is_unspecified(listen: &ListenFlag) -> bool {
     match listen {
         ListenFlag::Address(listen) => listen.ip().is_some_and(|ip| ip.is_unspecified()),

@@ -43,7 +43,7 @@ pub(super) struct Announcement {
 }
 
 impl Announcement {
-    /// Writes the file atomically, with access for the server's user only. `{port}` in `name` stands for the port, and `~/`
+    /// Writes the file atomically, with access for the server's user only. `{port}` in `name` means the port, and `~/`
     /// at its beginning for the home directory. Creates its directory. Removes the files that servers of the same name have
     /// left there when they were killed.
     pub(super) fn write(name: &str, content: &AnnouncementContent<'_>) -> io::Result<Self> {

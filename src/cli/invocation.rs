@@ -40,7 +40,7 @@ fn name(key: &str) -> &'static str {
     found.map_or(env!("CARGO_PKG_NAME"), |(_, name)| name)
 }
 
-/// A text as one word of a shell.
+/// A string as one word of a shell.
 fn quoted(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+".contains(&byte);
     if !text.is_empty() && text.bytes().all(is_plain) {

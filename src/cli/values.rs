@@ -19,7 +19,7 @@ pub(super) fn missing_feature(name: &str) -> Option<&'static str> {
     (!cfg!(feature = "tls") && concerns_tls).then_some(NO_TLS)
 }
 
-/// Parses `HOST:PORT`, `PORT`, `:PORT`, `unix:PATH` or `fd:NUMBER`, which may follow `tls:` or `plain:`. A host name stands for
+/// Parses `HOST:PORT`, `PORT`, `:PORT`, `unix:PATH` or `fd:NUMBER`, which may follow `tls:` or `plain:`. A host name means
 /// all of its addresses. A port alone is a port of 127.0.0.1, so that a server listens on all interfaces only if its user says so.
 pub(super) fn listen(text: &str) -> Result<Vec<ListenFlag>, String> {
     let (tls, text) = split_security(text);
@@ -92,7 +92,7 @@ fn addresses(text: &str) -> Result<Vec<SocketAddr>, String> {
     }
 }
 
-/// Whether a text has the form of a host name and a port.
+/// Whether a string has the form of a host name and a port.
 fn is_host_and_port(text: &str) -> bool {
     text.rsplit_once(':')
         .is_some_and(|(host, port)| is_host_name(host) && port.parse::<u16>().is_ok())

@@ -34,7 +34,7 @@ const AGENT_METHODS: [&str; 6] = [
     "fs/read_text_file",
     "$/cancel_request",
 ];
-/// How a client names a session. `#` stands for its name.
+/// How a client names a session. `#` means its name.
 const SPELLINGS: [&str; 11] = [
     r##""sessionId":"#""##,
     r##""sessionId":"#""##,

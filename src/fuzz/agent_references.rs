@@ -10,7 +10,7 @@ use crate::{ClientId, CloseCode, Principal, Scope, Time};
 const IDS: [&str; 4] = ["1", "\"1\"", "1.0", "null"];
 const TOKENS: [&str; 5] = ["1", "\"1\"", "-1.0", r#""\u0061""#, "\"\""];
 const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
-/// Places for a forged token that an agent could read, but that are not its only place. `#` stands for the token.
+/// Places for a forged token that an agent could read, but that are not its only place. `#` means the token.
 const FORGED: [&str; 5] = [
     r##""_meta":{"progressToken":1,"progressToken":#}"##,
     r##""_meta":{"progress_token":#}"##,

@@ -129,7 +129,7 @@ impl fmt::Display for Listen {
     }
 }
 
-/// A text that is not a [`Listen`] address.
+/// A string that is not a [`Listen`] address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseListenError(());
 

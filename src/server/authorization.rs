@@ -68,7 +68,7 @@ impl Core {
         Payer::client(principal, ip)
     }
 
-    /// A text of a peer for the log, or a note in its place if it contains a token.
+    /// Text from a peer for the log, or a note in its place if it contains a token.
     pub(super) fn without_secrets<'a>(&self, text: &'a str) -> &'a str {
         self.env
             .config

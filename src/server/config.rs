@@ -55,7 +55,7 @@ pub struct Config {
     ///
     /// A proxy is recognized by the address of its connection. One whose connection begins with a PROXY protocol header is not
     /// trusted, because such a proxy does not look at requests. Neither the user of a proxy's unix socket nor the certificate
-    /// of a proxy stands for its clients.
+    /// of a proxy identifies its clients.
     pub trusted_proxies: Vec<Peers>,
     /// The request header in which a trusted proxy names the user that it has authenticated, in up to 255 bytes. The client is
     /// then [`Principal::Proxied`](crate::Principal::Proxied), and needs no token. A value that is empty, repeated or not plain

@@ -212,9 +212,9 @@ fn issue_link<S: Service>(
         Value::String(text) => Ok(Some(text.as_str())),
         _ => Err(bad_request(wrong)),
     };
-    let path = text("path", "\"path\" is not a text")?;
+    let path = text("path", "\"path\" is not a string")?;
     let path = path.ok_or_else(|| bad_request("\"path\" is missing"))?;
-    let item = text("session", "\"session\" is not a text")?;
+    let item = text("session", "\"session\" is not a string")?;
     let seconds = match &fields["ttl_s"] {
         Value::Null => Some(DEFAULT_LINK_SECONDS),
         ttl => ttl.as_u64().filter(|ttl| LINK_SECONDS.contains(ttl)),

@@ -34,7 +34,7 @@ pub(super) struct Registry {
     out: Slot,
     /// The serial number of the next client. It only increases.
     next_serial: u64,
-    /// The number of clients: connections that are owed `disconnected`.
+    /// The number of clients: connections whose service will see `disconnected`.
     client_count: usize,
     /// The path of the client that was opened last. The next client shares it if its path is the same.
     last_path: Arc<Box<str>>,

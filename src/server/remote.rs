@@ -11,7 +11,7 @@ pub struct Remote {
     port: u16,
 }
 
-/// The first bytes of an address that stands for a unix socket. It is a multicast address, which no connection comes
+/// The first bytes of an address that represents a unix socket. It is a multicast address, which no connection comes
 /// from.
 const UNIX: [u8; 2] = [0xff, 0];
 

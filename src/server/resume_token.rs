@@ -35,7 +35,7 @@ impl fmt::Debug for Secret {
 /// The maximum length of a node's name.
 const MAX_NODE: usize = 64;
 
-/// Whether a text may be the name of a node: letters, digits, `-`, `_` and `.`.
+/// Whether a string may be the name of a node: letters, digits, `-`, `_` and `.`.
 pub(crate) fn is_node_name(name: &str) -> bool {
     let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     (1..=MAX_NODE).contains(&name.len()) && name.bytes().all(is_valid)

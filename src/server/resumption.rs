@@ -266,7 +266,7 @@ impl Core {
 
     /// Ends a detached client, because a new client needs its place.
     pub(super) fn make_way(&mut self, id: ClientId) {
-        log_event!(Info, client = id, "makes way for another client");
+        log_event!(Info, client = id, "evicted for another client");
         self.with(id, |client, env| {
             let reason = "made way for another client";
             client.end(

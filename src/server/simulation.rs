@@ -389,7 +389,7 @@ impl<S: Service> World<S> {
         (&mut self.server.ctx, &mut self.server.service)
     }
 
-    /// The clients that the service is owed an end of.
+    /// The clients whose end the service has not seen yet.
     pub(crate) fn present(&self) -> Vec<ClientId> {
         let clients = self.server.ctx.core.registry.iter();
         let open = clients.filter(|client| client.wire.was_open());

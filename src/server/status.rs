@@ -212,7 +212,7 @@ impl StatusFields {
     }
 }
 
-/// The value of a field in [`StatusFields`]: a number, a text, a truth value, an object or a histogram.
+/// The value of a field in [`StatusFields`]: a number, a string, a truth value, an object or a histogram.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatusValue(Value);
 

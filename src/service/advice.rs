@@ -31,10 +31,10 @@ impl Problem {
     }
 }
 
-/// Returns what the user can do about a problem, or an empty text.
+/// Returns what the user can do about a problem, or an empty string.
 pub type Advise = fn(Problem) -> &'static str;
 
-/// Adds advice to a text.
+/// Adds advice to a string.
 pub(super) fn with_advice(text: String, problem: Option<Problem>, advise: Advise) -> String {
     match problem.map_or("", advise) {
         "" => text,

@@ -1,4 +1,4 @@
-//! A JSON scanner that validates a text and returns the ranges of its values without building a tree.
+//! A JSON scanner that validates a JSON text and returns the ranges of its values without building a tree.
 //!
 //! A message can thus be routed and passed on with its own bytes. [`Skimmer`] is stricter than RFC 8259 requires: it
 //! rejects unpaired surrogates, and it limits the nesting, and the number of values, keys and escapes.
@@ -9,7 +9,7 @@ use std::ops::Range;
 /// The maximum nesting of arrays and objects.
 const MAX_DEPTH: u32 = 128;
 
-/// The maximum number of values and keys in a text, nested ones included. Scanning them once takes about 10 ms.
+/// The maximum number of values and keys in a JSON text, nested ones included. Scanning them once takes about 10 ms.
 pub(crate) const MAX_VALUES: u32 = 1_000_000;
 
 /// The maximum number of values and keys in a client's message.
@@ -488,7 +488,7 @@ pub(crate) fn unescape(raw: &str) -> Cow<'_, str> {
     }
 }
 
-/// Says where a text is not JSON, and what was expected there. The position counts bytes from 0.
+/// Says where text is not JSON, and what was expected there. The position counts bytes from 0.
 pub(crate) fn why_not_json(text: &str) -> String {
     /// The other parser has no limits, so it gets no longer text.
     const DETAILED: usize = 64 << 10;
@@ -501,7 +501,7 @@ pub(crate) fn why_not_json(text: &str) -> String {
     if text.len() > DETAILED {
         return format!("byte {at}: not JSON, or over a limit of nesting");
     }
-    // This parser stops at the same byte, and has a text for each error. It does not limit what the scanner limits.
+    // This parser stops at the same byte, and has a description of each error. It does not limit what the scanner limits.
     let why = match serde_json::from_str::<serde::de::IgnoredAny>(text) {
         Err(error) => {
             let why = error.to_string();

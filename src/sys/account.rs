@@ -46,7 +46,7 @@ struct Known {
     pending: Vec<String>,
 }
 
-/// The answer for a text.
+/// The answer for a string.
 #[derive(Debug)]
 struct Found {
     wanted: String,
@@ -55,7 +55,7 @@ struct Found {
     until: Instant,
 }
 
-/// A text that is being looked up, until this is dropped.
+/// A string that is being looked up, until this is dropped.
 struct Pending(String);
 
 impl Drop for Pending {

@@ -36,8 +36,8 @@ const OK_WS: u16 = 101;
 /// What each request gets: the status of the answer; for a WebSocket that is accepted and closed at once, the code of CLOSE.
 ///
 /// The first word of a request is its method; `PAGE` is a GET request with `Accept: text/html`, `WS` a handshake, and `TTY` a
-/// handshake with the subprotocol `tty`. `PROCESS` stands for a process with a terminal, `SESSION` for a session of the agent.
-/// `NEW` stands for another process, whose only client is the one of this request. The links are for `PROCESS` and `SESSION`.
+/// handshake with the subprotocol `tty`. `PROCESS` means a process with a terminal, and `SESSION` a session of the agent.
+/// `NEW` means another process, whose only client is the one of this request. The links are for `PROCESS` and `SESSION`.
 #[rustfmt::skip]
 const TABLE: &[(&str, [u16; 8])] = &[
     //                                                    none  metr  watc  use   all   proc  sess  proxy

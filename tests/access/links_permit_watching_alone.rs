@@ -278,11 +278,11 @@ fn what_cannot_be_watched_gets_no_link() {
     for (body, status, why) in [
         (json!({}), 400, "\"path\" is missing"),
         (json!({"path": null}), 400, "\"path\" is missing"),
-        (json!({"path": 1}), 400, "\"path\" is not a text"),
+        (json!({"path": 1}), 400, "\"path\" is not a string"),
         (
             json!({"path": path, "session": 1}),
             400,
-            "\"session\" is not a text",
+            "\"session\" is not a string",
         ),
         (
             json!({"path": path, "ttl": 60}),

@@ -103,7 +103,7 @@ impl OnTerminal {
         String::from_utf8_lossy(&self.shown.lock().expect("no panic")).into_owned()
     }
 
-    /// Waits until the terminal has shown a text.
+    /// Waits until the terminal has shown a string.
     pub fn expect(&self, text: &str) {
         eventually(&format!("it shows {text:?}"), || self.text().contains(text));
     }

@@ -148,7 +148,7 @@ fn read_tty_greeting(wire: &mut Wire) -> String {
     String::from_utf8(title.payload[1..].to_vec()).expect("UTF-8")
 }
 
-/// Reads output until it ends with a text, and returns it without the commands of `tty`.
+/// Reads output until it ends with a string, and returns it without the commands of `tty`.
 fn read_until(wire: &mut Wire, is_tty: bool, text: &str) -> String {
     let mut output = Vec::new();
     while !output.ends_with(text.as_bytes()) {

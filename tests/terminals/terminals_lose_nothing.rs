@@ -37,7 +37,7 @@ fn read_all(wire: &mut Wire) -> (Vec<u8>, Vec<String>, u16) {
     }
 }
 
-/// Reads output until it contains a text.
+/// Reads output until it contains a string.
 fn read_until(wire: &mut Wire, text: &str) -> String {
     let mut output = String::new();
     while !output.contains(text) {

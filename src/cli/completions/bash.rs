@@ -108,7 +108,7 @@ complete -F _outrigger outrigger
     text
 }
 
-/// The branches that complete the values of flags. `*` stands for every command.
+/// The branches that complete the values of flags. `*` means every command.
 fn values(flags: &[(&str, &Flag)], text: &mut String) {
     let mut branches: Vec<(String, Vec<String>)> = Vec::new();
     for (command, flag) in flags {

@@ -125,7 +125,7 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "announce",
         takes: Takes::One("FILE"),
-        help: "write {pid, port, transport, url, authToken} to FILE as JSON once the server listens, readable by its user only, and remove FILE when it begins to stop; {port} in FILE stands for the port, ~/ for the home directory",
+        help: "write {pid, port, transport, url, authToken} to FILE as JSON once the server listens, readable by its user only, and remove FILE when it begins to stop; {port} in FILE is replaced by the port, ~/ by the home directory",
         set: |settings, value| put(&mut settings.announce.file, Ok(Some(value.to_owned()))),
         accepts: samples(&["/tmp/{port}.lock"]),
         ..Flag::BASE

@@ -59,7 +59,7 @@ pub struct DeflateConfig {
     /// The maximum number of bytes that all connections with context takeover reserve. Further connections get no
     /// context takeover.
     pub memory: usize,
-    /// Messages shorter than this are sent uncompressed. `None` stands for [`DeflateConfig::MIN`] with context takeover
+    /// Messages shorter than this are sent uncompressed. `None` means [`DeflateConfig::MIN`] with context takeover
     /// and [`DeflateConfig::MIN_ALONE`] without.
     pub min: Option<usize>,
 }

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// order of the request: they are one list.
 ///
 /// An entry is an IPv4 or IPv6 address, or `address:port`, with an IPv6 address in brackets. Without a port, the port is 0.
-/// `None` stands for an entry that names no address: `unknown`, a name that begins with an underscore, and anything
+/// `None` means an entry that names no address: `unknown`, a name that begins with an underscore, and anything
 /// malformed. Empty entries are skipped (RFC 9110 section 5.6.1).
 ///
 /// ```
@@ -40,7 +40,7 @@ pub fn x_forwarded_for<'a>(
 /// The entries of all `Forwarded` fields of a request, from the right: the address of each `for` parameter (RFC 7239
 /// section 6). `values` are the values of the fields in the order of the request: they are one list.
 ///
-/// Without a port, or with an obfuscated one, the port is 0. `None` stands for an element that names no address: `unknown`,
+/// Without a port, or with an obfuscated one, the port is 0. `None` means an element that names no address: `unknown`,
 /// an obfuscated identifier, an element without `for`, and a malformed one. If the syntax of a value is wrong, its elements
 /// cannot be told apart, and the whole value is one such element.
 ///
@@ -82,7 +82,7 @@ fn split_port(entry: &str) -> Option<(IpAddr, &str)> {
     (rest.is_empty() || rest.starts_with(':')).then_some((ip, rest))
 }
 
-/// The port of a text that is empty or has the form `:80`. An empty text stands for 0.
+/// The port of a string that is empty or has the form `:80`. An empty string means 0.
 fn decimal_port(text: &str) -> Option<u16> {
     let Some(digits) = text.strip_prefix(':') else {
         return Some(0);
@@ -141,7 +141,7 @@ fn elements(value: &[u8]) -> Option<Vec<Option<SocketAddr>>> {
     Some(elements)
 }
 
-/// Parses `name=value` at the start of a text. Returns the name, the value and what follows.
+/// Parses `name=value` at the start of a string. Returns the name, the value and what follows.
 fn pair(text: &[u8]) -> Option<(&[u8], Vec<u8>, &[u8])> {
     let (name, rest) = token(text)?;
     let rest = rest.strip_prefix(b"=")?;

@@ -239,7 +239,7 @@ impl<'a> Request<'a> {
 
     /// The values of a query parameter, percent-decoded. A parameter without `=` has an empty value.
     ///
-    /// A plus sign stands for itself. Bytes that are not UTF-8 become U+FFFD.
+    /// A plus sign is kept. Bytes that are not UTF-8 become U+FFFD.
     ///
     /// ```
     /// use outrigger::Request;
@@ -379,7 +379,7 @@ fn is_host(value: &[u8]) -> bool {
         .all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(byte))
 }
 
-/// Decodes percent-encoded text (RFC 3986 section 2.1). A percent sign that no two digits follow stands for itself.
+/// Decodes percent-encoded text (RFC 3986 section 2.1). A percent sign without two digits is kept.
 fn percent_decode(text: &str) -> Cow<'_, str> {
     if !text.contains('%') {
         return Cow::Borrowed(text);

@@ -36,7 +36,7 @@ pub enum ConnectError {
     Lost(String),
     /// The handshake took longer than the time limit.
     TimedOut,
-    /// TLS failed. A text says why.
+    /// TLS failed, for this reason.
     Tls {
         /// What is wrong.
         message: String,
@@ -168,7 +168,7 @@ fn explain(refusal: &Refusal, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
 }
 
-/// A text of the server without control characters, shortened.
+/// Text from the server without control characters, shortened.
 fn printable(text: &str) -> String {
     let visible = text
         .chars()

@@ -29,7 +29,7 @@ pub(super) struct Proxy {
     pub(super) credentials: Option<Secret>,
 }
 
-/// A text that is not shown.
+/// A string that debug output hides.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Secret(pub(super) String);
 

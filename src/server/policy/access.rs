@@ -27,7 +27,7 @@ use crate::server::ListenAddress;
 /// The maximum number of tokens that are looked up for one request. Clients normally present one.
 const MAX_PRESENTED: usize = 8;
 
-/// What the log shows in place of a text that contains a token.
+/// What the log shows in place of a string that contains a token.
 const HIDDEN: &str = "(not shown: it contains the token)";
 
 /// Which clients may connect.
@@ -266,7 +266,7 @@ impl Access {
         }
     }
 
-    /// Whether a text contains one of the tokens, in any letter case or percent-encoded.
+    /// Whether a string contains one of the tokens, in any letter case or percent-encoded.
     pub(crate) fn reveals(&self, text: &str) -> bool {
         self.tokens.are_revealed_by(text)
     }

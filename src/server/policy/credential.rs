@@ -109,7 +109,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A text that is not a [`Secret`].
+/// A string that is not a [`Secret`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseSecretError(());
 
@@ -135,7 +135,7 @@ pub struct Credential {
 }
 
 impl Credential {
-    /// A token with a name: 1 to 64 ASCII letters, digits, and characters of `-_.@`. The name `default` stands for the
+    /// A token with a name: 1 to 64 ASCII letters, digits, and characters of `-_.@`. The name `default` means the
     /// token without a name. `None` if the name is not valid, or is `nobody`.
     pub fn new(name: &str, scope: Scope, secret: impl Into<Secret>) -> Option<Self> {
         let is_valid = (1..=MAX_NAME).contains(&name.len())

@@ -12,7 +12,7 @@ use crate::protocol::Time;
 /// The length of a token that the server generates: hexadecimal digits.
 const TOKEN: usize = 64;
 
-/// The maximum number of places of a text at which a token is looked for.
+/// The maximum number of places of a string at which a token is looked for.
 const MAX_CANDIDATES: usize = 256;
 
 /// What a link shows.
@@ -156,7 +156,7 @@ impl Links {
         self.links.iter().map(|(_, link)| link.expires).min()
     }
 
-    /// Whether a text contains the token of a link, in any letter case or percent-encoded. A stranger may send the text, so its
+    /// Whether a string contains the token of a link, in any letter case or percent-encoded. A stranger may send the text, so its
     /// cost depends little on the number of links, and it is limited.
     pub(in crate::server) fn are_revealed_by(&self, text: &str) -> bool {
         if self.links.is_empty() {

@@ -57,7 +57,7 @@ impl fmt::Display for Peers {
     }
 }
 
-/// A text that does not name [`Peers`].
+/// A string that does not name [`Peers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParsePeersError(());
 

@@ -134,7 +134,7 @@ impl FromStr for Scope {
     }
 }
 
-/// A text that does not name a [`Scope`].
+/// A string that does not name a [`Scope`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseScopeError(());
 

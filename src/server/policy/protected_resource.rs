@@ -91,7 +91,7 @@ impl TryFrom<Vec<u8>> for ProtectedResource {
     }
 }
 
-/// Why a text is not a [`ProtectedResource`].
+/// Why a string is not a [`ProtectedResource`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseResourceError(&'static str);
 

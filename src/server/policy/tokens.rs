@@ -147,7 +147,7 @@ impl Tokens {
         CredentialId::of_token(index)
     }
 
-    /// Whether a text contains one of the tokens: one whose text is known, in any letter case or percent-encoded, or the
+    /// Whether a string contains one of the tokens: one whose text is known, in any letter case or percent-encoded, or the
     /// whole word of another.
     pub(crate) fn are_revealed_by(&self, text: &str) -> bool {
         self.are_in(text, 0)
@@ -158,7 +158,7 @@ impl Tokens {
         self.are_in(path, LONG_TOKEN)
     }
 
-    /// Whether a text contains one of the tokens with at least so many characters.
+    /// Whether a string contains one of the tokens with at least so many characters.
     fn are_in(&self, text: &str, least: usize) -> bool {
         if self.is_empty() {
             return false;
@@ -185,7 +185,7 @@ impl Tokens {
 /// The number of first bytes of a token by which [`contains_any`] finds it.
 const PREFIX: usize = 4;
 
-/// Whether a text contains one of the tokens, in any letter case. Compares a position of the text with the tokens only if a token may
+/// Whether a string contains one of the tokens, in any letter case. Compares a position of the text with the tokens only if a token may
 /// begin there, because a stranger sends the text.
 fn contains_any(text: &[u8], tokens: &[&[u8]]) -> bool {
     /// The number of classes of beginnings. There are far fewer tokens.

@@ -13,11 +13,11 @@ const MOST: u32 = 40;
 /// What the service knows about the connections that it opens.
 #[derive(Debug, Default)]
 pub(crate) struct Ours {
-    /// The connections that are owed `connect_opened` or `connect_failed`.
+    /// The connections whose service will see `connect_opened` or `connect_failed`.
     pub(crate) connecting: BTreeSet<ClientId>,
     /// Those that were opened, and whether they are cut.
     pub(crate) open: BTreeMap<ClientId, bool>,
-    /// The connections that cannot come back, and are owed `disconnected`.
+    /// The connections that cannot come back, and whose service will see `disconnected`.
     doomed: BTreeSet<ClientId>,
     /// All connections that were ever begun.
     known: BTreeSet<ClientId>,
@@ -180,7 +180,7 @@ impl Ours {
         self.doomed.remove(&client);
     }
 
-    /// Checks that nothing is owed at the end.
+    /// Checks that the service has seen everything at the end.
     pub(crate) fn check_end(&self) {
         assert!(self.connecting.is_empty(), "every attempt has ended");
         assert!(self.open.is_empty() && self.doomed.is_empty());

@@ -33,7 +33,7 @@ impl PeerCertificate {
     }
 }
 
-/// The prefix of a fingerprint that stands for a name.
+/// The beginning of a name that is a fingerprint.
 const FINGERPRINT: &str = "sha256:";
 
 /// The name of a peer: that in its certificate, or the certificate's fingerprint if it has no name that can be shown.

@@ -173,7 +173,7 @@ impl Events {
     }
 }
 
-/// The length of a text as a JSON string without its quotes, or more. Has no branch, so that the compiler can count many bytes at
+/// The length of a string as a JSON string without its quotes, or more. Has no branch, so that the compiler can count many bytes at
 /// once.
 fn escaped_len(text: &str) -> usize {
     /// The counts of a block fit into a byte.

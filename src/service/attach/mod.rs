@@ -84,7 +84,7 @@ pub(crate) struct AttachConfig {
 pub(crate) struct Ending {
     /// The exit code of the program, 0 if the user has left, or 255.
     pub(crate) code: u8,
-    /// A message for the user, or an empty text.
+    /// A message for the user, or an empty string.
     pub(crate) message: String,
 }
 

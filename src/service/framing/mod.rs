@@ -82,7 +82,7 @@ impl std::str::FromStr for Framing {
     }
 }
 
-/// A text that does not name a [`Framing`].
+/// A string that does not name a [`Framing`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseFramingError(());
 

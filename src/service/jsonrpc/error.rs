@@ -38,7 +38,7 @@ mod mcp_code {
     pub(in crate::service) const SESSION_NOT_FOUND: i32 = -32001;
 }
 
-/// An error response. `id` is JSON, and `data` is a text for whoever looks for the cause.
+/// An error response. `id` is JSON, and `data` is a string for whoever looks for the cause.
 pub(in crate::service) fn error(id: &str, code: i32, message: &str, data: Option<&str>) -> String {
     error_with(Some(id), code, message, data.map(quote).as_deref())
 }

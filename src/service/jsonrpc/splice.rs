@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::envelope::member;
 
-/// Replaces ranges of a text, which must not overlap. Returns the result in parts.
+/// Replaces ranges of a string, which must not overlap. Returns the result in parts.
 pub(in crate::service) fn splice<'a>(
     text: &'a str,
     edits: &mut [(Range<usize>, &'a str)],

@@ -12,7 +12,7 @@ const STATES: [&str; 5] = [
     "never seen",
 ];
 
-/// The places of a session id: a title, and the method and the parameters, in which `#` stands for the id. The method is not in
+/// The places of a session id: a title, and the method and the parameters, in which `#` means the id. The method is not in
 /// the schema if it begins with `_`.
 const PLACES: [(&str, &str, &str); 9] = [
     ("`sessionId`", "schema", r##"{"sessionId":"#"}"##),

@@ -25,7 +25,7 @@ fn an_invalid_message_gets_an_error_and_does_not_reach_the_agent() {
         );
     }
     assert!(sim.output.agent.is_empty());
-    // The bug: the error of a text that is not JSON did not say where.
+    // The bug: the error of a string that is not JSON did not say where.
     sim.client_sends(1, r#"{"jsonrpc":"2.0" "id":1}"#);
     let why = &sim.client_received(1)["error"]["data"];
     assert_eq!(why, "byte 17: expected `,` or `}`");
