@@ -127,8 +127,10 @@ impl Router {
             self.stop_observing(client, session);
         }
         for session in &state.sessions {
-            if self.controller_of(session) == Some(client) {
-                self.show_disconnected(session, &state.name, output);
+            if let Some(bound) = self.sessions.get(session)
+                && bound.controller() == Some(client)
+            {
+                bound.show_disconnected(session, &state.name, output);
             }
         }
         for id in state.agent_requests {

@@ -213,10 +213,14 @@ impl Router {
                 self.stop_unused();
             }
             (RequestClass::Prompt, Some(session)) if success && self.has_long_turns(process) => {
-                self.note_accepted(session);
+                if let Some(bound) = self.sessions.get_mut(session) {
+                    bound.activity.handle_accepted();
+                }
             }
             (RequestClass::Prompt, Some(session)) if !self.has_long_turns(process) => {
-                self.show_turn_ended(session, envelope, output);
+                if let Some(bound) = self.sessions.get(session) {
+                    bound.show_turn_ended(session, envelope, output);
+                }
             }
             _ => {}
         }
@@ -366,7 +370,10 @@ impl Router {
             None => return output.to_agent(process, &[&client_gone(raw_id, permission)]),
         };
         let watched = asked.session.clone();
-        let watched = watched.filter(|name| asked.is_addressed && self.is_observed(name));
+        let watched = watched.filter(|name| {
+            let bound = self.sessions.get(name);
+            asked.is_addressed && bound.is_some_and(|bound| bound.is_observed())
+        });
         let request = AgentRequest {
             client,
             process,
@@ -519,12 +526,10 @@ impl Router {
         if method == "session/update"
             && self.has_long_turns(process)
             && let Some(session) = &named.address
-            && self
-                .sessions
-                .get(&**session)
-                .is_some_and(|bound| bound.process() == process)
+            && let Some(bound) = self.sessions.get_mut(&**session)
+            && bound.process() == process
         {
-            self.note_update(session, envelope);
+            bound.activity.handle_update(envelope);
         }
         match self.receiver(process, &named, output) {
             Receiver::Unnamed => {}

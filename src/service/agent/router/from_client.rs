@@ -314,10 +314,14 @@ impl Router {
         envelope: &Envelope<'_>,
         output: &mut impl RouterOutput,
     ) {
-        if self.has_long_turns(process) {
-            self.note_prompt(session);
-        } else if self.is_observed(session) {
-            self.show_prompt(session, envelope, output);
+        let is_long = self.has_long_turns(process);
+        let Some(bound) = self.sessions.get_mut(session) else {
+            return;
+        };
+        if is_long {
+            bound.activity.handle_prompt();
+        } else {
+            bound.show_prompt(session, envelope, output);
         }
     }
 

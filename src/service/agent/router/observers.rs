@@ -44,12 +44,6 @@ impl Router {
         output.scope(client) < Scope::Use
     }
 
-    /// Whether a session has observers.
-    pub(super) fn is_observed(&self, session: &str) -> bool {
-        let bound = self.sessions.get(session);
-        bound.is_some_and(|bound| !bound.observers.is_empty())
-    }
-
     /// Whether a client has attached to a session.
     pub(super) fn observes(&self, client: ClientId, session: &str) -> bool {
         let bound = self.sessions.get(session);
@@ -284,14 +278,17 @@ impl Router {
             }
         }
     }
+}
 
-    /// Sends a message to the observers of a session.
-    pub(super) fn tell_observers(&self, session: &str, text: &str, output: &mut impl RouterOutput) {
-        let Some(bound) = self.sessions.get(session) else {
-            return;
-        };
-        let controller = bound.controller();
-        let observers = bound.observers.iter().copied();
+impl Session {
+    pub(super) fn is_observed(&self) -> bool {
+        !self.observers.is_empty()
+    }
+
+    /// Sends a message to the observers of the session.
+    fn tell_observers(&self, text: &str, output: &mut impl RouterOutput) {
+        let controller = self.controller();
+        let observers = self.observers.iter().copied();
         let observers: Vec<ClientId> = observers
             .filter(|observer| Some(*observer) != controller)
             .collect();
@@ -300,16 +297,17 @@ impl Router {
         }
     }
 
-    /// Shows a prompt to the observers of a session, as updates with its content. In version 2, the agent does that. An update
+    /// Shows a prompt to the observers of the session, as updates with its content. In version 2, the agent does that. An update
     /// has one block of content, so the number of blocks is limited. The last update says so.
     pub(super) fn show_prompt(
         &self,
-        session: &str,
+        name: &str,
         prompt: &Envelope<'_>,
         output: &mut impl RouterOutput,
     ) {
         let text = prompt.text;
-        let Some(blocks) = &prompt.prompt else {
+        let blocks = prompt.prompt.as_ref().filter(|_| self.is_observed());
+        let Some(blocks) = blocks else {
             return;
         };
         let mut contents: Vec<Range<usize>> = Vec::new();
@@ -318,12 +316,12 @@ impl Router {
         else {
             return;
         };
-        let session_json = quote(session);
+        let session_json = quote(name);
         let mut show = |content: &str| {
             let update = format!(
                 r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{session_json},"update":{{"sessionUpdate":"user_message_chunk","content":{content}}}}}}}"#,
             );
-            self.tell_observers(session, &update, output);
+            self.tell_observers(&update, output);
         };
         for content in contents {
             show(&text[content]);
@@ -333,34 +331,32 @@ impl Router {
         }
     }
 
-    /// Tells the observers of a session that a turn has ended. In version 2, the agent does that.
+    /// Tells the observers of the session that a turn has ended. In version 2, the agent does that.
     pub(super) fn show_turn_ended(
         &self,
-        session: &str,
+        name: &str,
         response: &Envelope<'_>,
         output: &mut impl RouterOutput,
     ) {
-        let bound = self.sessions.get(session);
-        if bound.is_some_and(|bound| !bound.observers.is_empty()) {
-            self.tell_observers(session, &turn_ended(session, response), output);
+        if self.is_observed() {
+            self.tell_observers(&turn_ended(name, response), output);
         }
     }
 
-    /// Tells the observers of a session that its client has left.
+    /// Tells the observers of the session that its client, described by `client`, has left.
     pub(super) fn show_disconnected(
         &self,
-        session: &str,
         name: &str,
+        client: &str,
         output: &mut impl RouterOutput,
     ) {
-        let bound = self.sessions.get(session);
-        if bound.is_some_and(|bound| !bound.observers.is_empty()) {
+        if self.is_observed() {
             let update = format!(
                 r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{},"update":{{"sessionUpdate":"client_disconnected","type":"client_disconnected","client":{}}}}}}}"#,
-                quote(session),
-                described(name, "controller")
+                quote(name),
+                described(client, "controller")
             );
-            self.tell_observers(session, &update, output);
+            self.tell_observers(&update, output);
         }
     }
 }

@@ -477,8 +477,9 @@ impl Router {
         });
         if let (RequestClass::Prompt, Some(session), Ok(envelope)) =
             (request.class, &request.session, Envelope::parse(&failed))
+            && let Some(bound) = self.sessions.get(session)
         {
-            self.show_turn_ended(session, &envelope, output);
+            bound.show_turn_ended(session, &envelope, output);
         }
         self.answer(&request, &failed, output);
         Some(request)

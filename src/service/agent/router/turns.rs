@@ -1,10 +1,8 @@
 //! Turns in version 2 of the Agent Client Protocol, where `session/prompt` is answered at once and `state_update` reports
 //! the state of the turn.
 
-use std::sync::Arc;
-
 use super::connections::cancel_session;
-use super::sessions::SessionState;
+use super::sessions::{Session, SessionState};
 use super::{Router, RouterOutput};
 use crate::ClientId;
 use crate::service::json::quote;
@@ -19,28 +17,19 @@ pub(super) struct Activity {
     is_reported: bool,
 }
 
-impl Router {
-    /// Whether turns of a process outlast their requests.
-    pub(super) fn has_long_turns(&self, process: usize) -> bool {
-        self.processes.version(process) > 1
+impl Activity {
+    /// A prompt is sent.
+    pub(super) fn handle_prompt(&mut self) {
+        self.is_reported = false;
     }
 
-    /// Notes that a prompt is sent.
-    pub(super) fn note_prompt(&mut self, session: &str) {
-        if let Some(bound) = self.sessions.get_mut(session) {
-            bound.activity.is_reported = false;
-        }
+    /// The agent has accepted a prompt. It works from then on, unless it has reported another state since.
+    pub(super) fn handle_accepted(&mut self) {
+        self.is_running |= !self.is_reported;
     }
 
-    /// Notes that the agent has accepted a prompt. It works from then on, unless it has reported another state since.
-    pub(super) fn note_accepted(&mut self, session: &str) {
-        if let Some(bound) = self.sessions.get_mut(session) {
-            bound.activity.is_running |= !bound.activity.is_reported;
-        }
-    }
-
-    /// Notes the state in an update of a session.
-    pub(super) fn note_update(&mut self, session: &str, update: &Envelope<'_>) {
+    /// The agent has sent an update of the session, which may have a state.
+    pub(super) fn handle_update(&mut self, update: &Envelope<'_>) {
         let text = update.text;
         let state = || {
             let body = update.body.as_ref()?;
@@ -49,13 +38,43 @@ impl Router {
             let state = member(text, &update, "state")?;
             (&text[kind] == r#""state_update""#).then(|| &text[state])
         };
-        if let (Some(state), Some(bound)) = (state(), self.sessions.get_mut(session)) {
-            bound.activity = Activity {
+        if let Some(state) = state() {
+            *self = Self {
                 // An unknown state does not count as idle.
                 is_running: state != r#""idle""#,
                 is_reported: true,
             };
         }
+    }
+}
+
+impl Session {
+    /// Cancels the turn if no client controls the session any more.
+    pub(super) fn cancel_turn(&self, name: &str, output: &mut impl RouterOutput) {
+        let is_controlled = matches!(self.state, SessionState::Controlled(_));
+        if self.activity.is_running && !is_controlled && self.claim.is_none() {
+            output.to_agent(self.process(), &cancel_session(&quote(name)));
+        }
+    }
+
+    /// Tells the client that its turn has ended, because the process has exited with the status `data`.
+    fn end_turn(&mut self, name: &str, data: &str, output: &mut impl RouterOutput) {
+        let was_running = std::mem::take(&mut self.activity).is_running;
+        if let Some(client) = self.controller().filter(|_| was_running) {
+            let update = format!(
+                r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{},"update":{{"sessionUpdate":"state_update","state":"idle","stopReason":"error","error":{{"code":{},"message":"Agent exited","data":{data}}}}}}}}}"#,
+                quote(name),
+                code::EXITED,
+            );
+            output.to_client(client, &[&update]);
+        }
+    }
+}
+
+impl Router {
+    /// Whether turns of a process outlast their requests.
+    pub(super) fn has_long_turns(&self, process: usize) -> bool {
+        self.processes.version(process) > 1
     }
 
     /// Whether a turn runs in a session of the client.
@@ -71,30 +90,11 @@ impl Router {
         })
     }
 
-    /// Cancels the turn of a session that no client controls any more.
-    pub(super) fn cancel_turn(&self, session: &Arc<str>, output: &mut impl RouterOutput) {
-        let running = self.sessions.get(session).filter(|bound| {
-            let is_controlled = matches!(bound.state, SessionState::Controlled(_));
-            bound.activity.is_running && !is_controlled && bound.claim.is_none()
-        });
-        if let Some(bound) = running {
-            output.to_agent(bound.process(), &cancel_session(&quote(session)));
-        }
-    }
-
     /// Tells the clients of a process that has exited that their turns have ended.
     pub(super) fn end_turns(&mut self, process: usize, data: &str, output: &mut impl RouterOutput) {
         for (name, bound) in &mut self.sessions {
-            if bound.process() != process || !std::mem::take(&mut bound.activity).is_running {
-                continue;
-            }
-            if let Some(client) = bound.controller() {
-                let update = format!(
-                    r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{},"update":{{"sessionUpdate":"state_update","state":"idle","stopReason":"error","error":{{"code":{},"message":"Agent exited","data":{data}}}}}}}}}"#,
-                    quote(name),
-                    code::EXITED,
-                );
-                output.to_client(client, &[&update]);
+            if bound.process() == process {
+                bound.end_turn(name, data, output);
             }
         }
     }

@@ -230,7 +230,7 @@ impl Router {
                 let controller = *controller;
                 self.hand_over_questions(session, claim.client, controller, output);
             }
-            SessionState::Gone(_) => self.cancel_turn(session, output),
+            SessionState::Gone(_) => bound.cancel_turn(session, output),
             SessionState::Unknown => _ = self.sessions.remove(session),
             SessionState::Ended(record) => {
                 let record = record.clone();

@@ -359,7 +359,7 @@ impl Router {
             return;
         }
         bound.state = SessionState::Gone(now);
-        self.cancel_turn(session, output);
+        bound.cancel_turn(session, output);
         self.begin_grace(now, session);
     }
 
