@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::agent_model::{RouterModel, Sent};
 use super::agent_references::references;
 use crate::service::agent::router::{ProcessChange, Router, RouterLimits, RouterOutput};
-use crate::service::agent::{Approvals, UnknownSessions};
+use crate::service::agent::{AgentProtocol, Approvals, UnknownSessions};
 use crate::service::jsonrpc::IdRecovery;
 use crate::{ClientId, Principal, Scope, Time};
 
@@ -93,7 +93,7 @@ pub fn router(data: &[u8]) {
             100
         },
         agent_requests: 3,
-        acp: true,
+        protocol: AgentProtocol::Acp,
         grace: data
             .first()
             .is_some_and(|byte| byte % 3 > 0)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::service::agent::router::{Router, RouterLimits, RouterOutput};
-use crate::service::agent::{Approvals, UnknownSessions};
+use crate::service::agent::{AgentProtocol, Approvals, UnknownSessions};
 use crate::service::jsonrpc::Envelope;
 use crate::{ClientId, CloseCode, Principal, Scope, Time};
 
@@ -89,7 +89,7 @@ pub(super) fn references(data: &[u8]) {
         all_sessions: 9,
         ended_sessions: 7,
         agent_requests: 3,
-        acp: false,
+        protocol: AgentProtocol::JsonRpc,
         grace: None,
         processes: 1,
         initialize_timeout: None,

@@ -5,7 +5,7 @@ use super::figures;
 use super::pressure::{Affected, Pressure};
 use super::process::AgentProcess;
 use super::router::{ProcessChange, Router, RouterLimits, RouterOutput};
-use super::{AgentConfig, AgentProtocol, MAX_UNREAD, WATCH};
+use super::{AgentConfig, MAX_UNREAD, WATCH};
 use crate::service::child::{
     Alarm, Child, ChildEvent, HIGH_WATER, LOW_WATER, code_and_signal, describe,
 };
@@ -73,7 +73,7 @@ impl Agent {
             sessions: MAX_SESSIONS,
             all_sessions: MAX_ALL_SESSIONS,
             ended_sessions: MAX_ENDED_SESSIONS,
-            acp: config.protocol == AgentProtocol::Acp,
+            protocol: config.protocol,
             grace: config.grace,
             approvals: config.approvals,
             unknown_sessions: config.unknown_sessions,

@@ -43,11 +43,12 @@ impl Router {
             .get_or_insert_with(|| principal.clone());
         self.has_several_principals |= !is_sole || !first.is_same(&principal);
         self.sharing.note(&principal, is_sole);
+        let has_handshake = self.limits.protocol.has_handshake();
         self.clients.insert(
             client,
             ClientState {
-                initialized: !self.limits.acp,
-                process: (!self.limits.acp).then_some(0),
+                initialized: !has_handshake,
+                process: (!has_handshake).then_some(0),
                 ..ClientState::new(principal)
             },
         );

@@ -477,15 +477,17 @@ impl Router {
     ) -> Option<Result<ClientId, (i32, &'static str, &'static str)>> {
         let client = client?;
         let state = self.clients.get(&client)?;
-        Some(if !state.capabilities.allow(method) && self.limits.acp {
-            let why = "the client has not announced this capability";
-            Err((code::NO_METHOD, "Method not found", why))
-        } else if state.agent_requests.len() >= self.limits.agent_requests {
-            let why = "too many requests wait for the client's answer";
-            Err((code::TOO_MANY, "Too many requests", why))
-        } else {
-            Ok(client)
-        })
+        Some(
+            if !state.capabilities.allow(method) && self.limits.protocol.has_handshake() {
+                let why = "the client has not announced this capability";
+                Err((code::NO_METHOD, "Method not found", why))
+            } else if state.agent_requests.len() >= self.limits.agent_requests {
+                let why = "too many requests wait for the client's answer";
+                Err((code::TOO_MANY, "Too many requests", why))
+            } else {
+                Ok(client)
+            },
+        )
     }
 
     /// Records a request of the agent before it is sent. Returns its upstream id.
@@ -555,7 +557,9 @@ impl Router {
             Receiver::Nobody => return self.counters.dropped += 1,
             Receiver::Crossing => return self.drop_crossing(method),
         }
-        if !self.limits.acp && self.notify_requester(process, envelope, method, output) {
+        if self.limits.protocol.has_progress_tokens()
+            && self.notify_requester(process, envelope, method, output)
+        {
             return;
         }
         if let Some((range, request)) = self.request_of(process, envelope) {
@@ -585,9 +589,8 @@ impl Router {
         };
         let clients = self.clients.iter();
         let mut clients = clients.filter(|(client, state)| serves(client, state));
-        // In other protocols, the notification need not be about the client's requests.
         let sole = self.sole_client(process, output, |_| true);
-        let sole = sole.filter(|_| self.limits.acp);
+        let sole = sole.filter(|_| self.limits.protocol.notifies_sole_client());
         let receivers = match (sole, clients.next(), clients.next()) {
             (Some(client), ..) => vec![client],
             (None, Some((client, _)), None) => vec![*client],
@@ -658,8 +661,7 @@ impl Router {
             let parts = [&text[..range.start], &id, &text[range.end..]];
             output.to_client(approver, &parts);
         }
-        // In the Model Context Protocol, a cancelled request gets no response.
-        if method == "notifications/cancelled" && !self.limits.acp {
+        if self.limits.protocol.cancels_without_response(method) {
             self.forget_agent_request(upstream_id);
         }
     }

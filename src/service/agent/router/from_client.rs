@@ -93,7 +93,9 @@ impl Router {
             _ => envelope,
         };
         match &envelope.kind {
-            MessageKind::Request { method, id } if method == "initialize" && self.limits.acp => {
+            MessageKind::Request { method, id }
+                if method == "initialize" && self.limits.protocol.has_handshake() =>
+            {
                 let id = &envelope.text[id.clone()];
                 self.initialize_from_client(now, client, &envelope, id, output);
             }
@@ -118,7 +120,7 @@ impl Router {
             MessageKind::Notification { method } => (method, None),
             MessageKind::Response { .. } => return Ok(None),
         };
-        if !self.limits.acp {
+        if !self.limits.protocol.has_schema() {
             return Ok(None);
         }
         if let Some(why) = wrong_kind(method, id.is_some()) {
@@ -140,7 +142,7 @@ impl Router {
         let MessageKind::Request { method, .. } = &envelope.kind else {
             return false;
         };
-        self.limits.acp && class_of(method) == RequestClass::Prompt
+        self.limits.protocol.has_sessions() && class_of(method) == RequestClass::Prompt
     }
 
     /// Refuses a message that is too long. If it is an answer, the agent gets an error in its place.
@@ -177,7 +179,7 @@ impl Router {
         output: &mut impl RouterOutput,
     ) -> bool {
         if let MessageKind::Request { method, id } = &envelope.kind {
-            if self.limits.acp && is_for_observers(method) {
+            if self.limits.protocol.has_sessions() && is_for_observers(method) {
                 return true;
             }
             output.to_client(client, &[&watch_only(&envelope.text[id.clone()])]);
@@ -200,7 +202,9 @@ impl Router {
             let refused = error(raw_id, code::STOPPING, "Server shutting down", None);
             return output.to_client(client, &[&refused]);
         }
-        if self.limits.acp && self.observe_request(client, envelope, method, raw_id, output) {
+        if self.limits.protocol.has_sessions()
+            && self.observe_request(client, envelope, method, raw_id, output)
+        {
             return;
         }
         let own = match self.own_process(client, raw_id) {
@@ -334,7 +338,7 @@ impl Router {
         method: &str,
         output: &impl RouterOutput,
     ) -> Result<Admitted, SessionError> {
-        if !self.limits.acp {
+        if !self.limits.protocol.has_sessions() {
             let class = match method {
                 "subscriptions/listen" => RequestClass::Listen,
                 _ => RequestClass::Other,
@@ -452,8 +456,7 @@ impl Router {
                 };
                 let process = request.process;
                 output.to_agent(process, &[&text[..range.start], &id, &text[range.end..]]);
-                // In the Model Context Protocol, a cancelled request gets no response.
-                if method == "notifications/cancelled" && !self.limits.acp {
+                if self.limits.protocol.cancels_without_response(method) {
                     self.finish_client_request(now, upstream_id);
                 }
             }

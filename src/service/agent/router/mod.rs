@@ -19,6 +19,7 @@ mod ended_sessions;
 mod from_agent;
 mod from_client;
 mod handshakes;
+mod mode;
 mod observers;
 mod pending;
 mod processes;
@@ -34,7 +35,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::config::{Approvals, UnknownSessions};
+use super::config::{AgentProtocol, Approvals, UnknownSessions};
 use super::initialize::Capabilities;
 use super::named::Places;
 use crate::service::id_map::IdMap;
@@ -76,8 +77,8 @@ pub(crate) struct RouterLimits {
     pub(crate) all_sessions: usize,
     /// Records of ended sessions.
     pub(crate) ended_sessions: usize,
-    /// Whether the agent speaks ACP: `initialize` comes first, and sessions have owners.
-    pub(crate) acp: bool,
+    /// The protocol that the agent speaks. `mode.rs` says what depends on it.
+    pub(crate) protocol: AgentProtocol,
     /// How long a session stays in the table after its client has disconnected.
     pub(crate) grace: Option<Duration>,
     /// Whether clients may load sessions that the router has never seen.

@@ -26,7 +26,7 @@ impl Router {
         &self,
         envelope: &Envelope<'_>,
     ) -> Result<Option<Range<usize>>, &'static str> {
-        if self.limits.acp {
+        if !self.limits.protocol.has_progress_tokens() {
             return Ok(None);
         }
         match envelope.progress_token()? {
@@ -43,7 +43,7 @@ impl Router {
 
     /// Whether a client's progress notification is about a request of the agent to this client.
     pub(super) fn may_report_progress(&self, client: ClientId, envelope: &Envelope<'_>) -> bool {
-        if self.limits.acp {
+        if !self.limits.protocol.has_progress_tokens() {
             return true;
         }
         let Some(token) = sole_member(envelope, "progressToken") else {

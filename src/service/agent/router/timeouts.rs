@@ -118,8 +118,7 @@ impl Router {
         let why = Some("the client has not answered in time");
         let failed = error(&request.id, code::TIMED_OUT, "Timed out", why);
         output.to_agent(request.process, &[&failed]);
-        if self.limits.acp {
-            // The client may still show the question to its user.
+        if self.limits.protocol.cancels_late_requests() {
             self.revoke(upstream_id, &request, None, output);
         }
     }

@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 
 use super::config::{Approvals, UnknownSessions};
 use super::router::{ProcessChange, Router, RouterLimits, RouterOutput};
+use crate::service::agent::AgentProtocol;
 use crate::{ClientId, CloseCode, Principal, Scope, Time};
 
 /// Records the messages that the router sends.
@@ -120,7 +121,7 @@ impl Simulation {
             all_sessions: 20,
             ended_sessions: 30,
             agent_requests: 8,
-            acp: true,
+            protocol: AgentProtocol::Acp,
             grace: Some(GRACE),
             processes: 3,
             initialize_timeout: Some(INITIALIZE_TIMEOUT),
@@ -143,7 +144,7 @@ impl Simulation {
     /// A simulation with an agent of another protocol and connected clients 1 to `clients`.
     fn jsonrpc(clients: u64) -> Self {
         let mut limits = Self::new().router.limits();
-        limits.acp = false;
+        limits.protocol = AgentProtocol::JsonRpc;
         let mut sim = Self::with_limits(limits);
         (1..=clients).for_each(|number| sim.connect(number));
         sim

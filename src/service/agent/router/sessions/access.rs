@@ -96,7 +96,7 @@ pub(in super::super) fn class_of(method: &str) -> RequestClass {
 impl Router {
     /// Where messages of a method, and responses to its requests, have session ids.
     pub(in super::super) fn places_of(&self, method: &str) -> Places {
-        if !self.limits.acp {
+        if !self.limits.protocol.has_sessions() {
             Places::Nowhere
         } else if kind_of_method(method).is_some() {
             Places::Schema

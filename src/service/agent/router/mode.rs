@@ -1,0 +1,47 @@
+//! What depends on the protocol that the agent speaks. Nothing else in the router asks for it.
+
+use crate::service::agent::AgentProtocol;
+
+impl AgentProtocol {
+    fn is_acp(self) -> bool {
+        self == Self::Acp
+    }
+
+    /// Whether a client's first request is `initialize`, which the router answers for agents that are initialized, and which says
+    /// what the client supports. Otherwise, `initialize` is a request like any other.
+    pub(super) fn has_handshake(self) -> bool {
+        self.is_acp()
+    }
+
+    /// Whether the messages of the protocol have a schema that the router checks.
+    pub(super) fn has_schema(self) -> bool {
+        self.is_acp()
+    }
+
+    /// Whether there are sessions, each with an owner, turns and observers.
+    pub(super) fn has_sessions(self) -> bool {
+        self.is_acp()
+    }
+
+    /// Whether notifications find their receiver by a progress token or a subscription, whose ids the router replaces.
+    pub(super) fn has_progress_tokens(self) -> bool {
+        !self.is_acp()
+    }
+
+    /// Whether a notification without a session is for the only client of its process. Otherwise, it need not be about this client's
+    /// requests, so all clients get it.
+    pub(super) fn notifies_sole_client(self) -> bool {
+        self.is_acp()
+    }
+
+    /// Whether a request that the client has not answered in time is cancelled there. The client may still show the question to its
+    /// user.
+    pub(super) fn cancels_late_requests(self) -> bool {
+        self.is_acp()
+    }
+
+    /// Whether a request that this notification cancels gets no response. In the Model Context Protocol, it gets none.
+    pub(super) fn cancels_without_response(self, method: &str) -> bool {
+        !self.is_acp() && method == "notifications/cancelled"
+    }
+}
