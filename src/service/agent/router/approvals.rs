@@ -110,7 +110,7 @@ impl Router {
             option = word(&shown_option),
             tool_call = word(&shown_call),
         );
-        self.revoke(upstream_id, request, Some(client), output);
+        request.revoke(upstream_id, Some(client), output);
         let observed = self.sessions.get(session);
         let observed = observed.is_some_and(|bound| !bound.observers.is_empty());
         if !observed {
@@ -131,17 +131,18 @@ impl Router {
             output.to_client(*other, &[&update]);
         }
     }
+}
 
-    /// Tells the clients that could have answered a request of the agent, except one, that no answer is needed now.
+impl AgentRequest {
+    /// Tells the clients that could have answered it, except one, that no answer is needed now.
     pub(super) fn revoke(
         &self,
         upstream_id: u64,
-        request: &AgentRequest,
         except: Option<ClientId>,
         output: &mut impl RouterOutput,
     ) {
         let id = upstream_id.to_string();
-        let clients = request.approvers.iter().chain(Some(&request.client));
+        let clients = self.approvers.iter().chain(Some(&self.client));
         for client in clients.filter(|client| Some(**client) != except) {
             output.to_client(
                 *client,

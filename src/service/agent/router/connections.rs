@@ -136,7 +136,7 @@ impl Router {
         }
         for id in state.agent_requests {
             if let Some(request) = self.agent_requests.remove(id) {
-                self.revoke(id, &request, Some(client), output);
+                request.revoke(id, Some(client), output);
                 let gone = client_gone(&request.id, request.permission);
                 output.to_agent(request.process, &[&gone]);
             }

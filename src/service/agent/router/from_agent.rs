@@ -449,7 +449,7 @@ impl Router {
             Receiver::Nobody | Receiver::Early(_) => Ok(Asked::default()),
             Receiver::Crossing => Err(CROSSING),
             Receiver::Unnamed => {
-                if let Some((range, request)) = self.request_of(process, envelope) {
+                if let Some((range, request)) = self.client_requests.named_in(process, envelope) {
                     return Ok(Asked {
                         client: Some(request.client),
                         reference: Some((range, request.id.clone())),
@@ -562,7 +562,7 @@ impl Router {
         {
             return;
         }
-        if let Some((range, request)) = self.request_of(process, envelope) {
+        if let Some((range, request)) = self.client_requests.named_in(process, envelope) {
             let parts = [&text[..range.start], &request.id, &text[range.end..]];
             return output.to_client(request.client, &parts);
         }

@@ -496,7 +496,7 @@ impl Router {
         if let Err(refused) = self.check_answer(client, request.places, envelope) {
             self.counters.denied += 1;
             log::warn!("refused the answer of {client} to a request of the agent: {refused}");
-            self.revoke(upstream_id, &request, Some(client), output);
+            request.revoke(upstream_id, Some(client), output);
             return output.to_agent(request.process, &[&refused.response(&request.id)]);
         }
         let parts = [&text[..id.start], &request.id, &text[id.end..]];

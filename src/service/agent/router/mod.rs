@@ -393,7 +393,7 @@ impl Router {
                 .process
                 .and_then(|process| self.processes.get(process));
             let mut requests = state.client_requests.iter();
-            requests.any(|id| !self.is_listening(*id))
+            requests.any(|id| !self.client_requests.is_listening(*id))
                 || !state.agent_requests.is_empty()
                 || process.is_some_and(|process| process.initialize.is_wanted_by(client))
         }) || self.has_running_turn(client)

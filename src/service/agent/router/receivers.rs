@@ -7,7 +7,7 @@ use super::processes::Process;
 use super::{ClientRequest, MAX_SESSION_ID, Router, RouterOutput};
 use crate::ClientId;
 use crate::service::agent::named::Named;
-use crate::service::jsonrpc::{Envelope, assigned};
+use crate::service::jsonrpc::Envelope;
 
 /// Who may get a message of the agent, by the sessions that it names.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ impl Router {
         envelope: &Envelope<'_>,
         client: Option<ClientId>,
     ) -> Option<(Range<usize>, Box<str>)> {
-        let (range, request) = self.request_of(process, envelope)?;
+        let (range, request) = self.client_requests.named_in(process, envelope)?;
         (Some(request.client) == client).then(|| (range, request.id.clone()))
     }
 
@@ -99,19 +99,6 @@ impl Router {
         let has_watch_scope = Self::has_watch_scope(client, output);
         let may_know = |id| self.may_know(client, has_watch_scope, id).unwrap_or(true);
         named.all().all(may_know)
-    }
-
-    /// The client's request that a message from the agent refers to, and the range of its id in the message.
-    pub(super) fn request_of(
-        &self,
-        process: usize,
-        envelope: &Envelope<'_>,
-    ) -> Option<(Range<usize>, &ClientRequest)> {
-        let range = envelope.request_id.clone()?;
-        let upstream_id = assigned(&envelope.text[range.clone()])?;
-        let request = self.client_requests.get(upstream_id)?;
-        let is_its = request.process == process && !request.is_adopted();
-        is_its.then_some((range, request))
     }
 
     /// The only client to which a request of the agent without a session and a request id can belong. If some pending

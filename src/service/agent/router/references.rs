@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 
+use super::pending::Pending;
 use super::{AgentRequest, ClientRequest, RequestClass, Router, RouterOutput};
 use crate::ClientId;
 use crate::service::json::{Skimmer, quote};
@@ -72,16 +73,19 @@ impl Router {
         let text = envelope.text;
         let target = if method == PROGRESS {
             sole_member(envelope, "progressToken").and_then(|range| {
-                let request = self.pending(process, &text[range.clone()])?;
+                let request = self
+                    .client_requests
+                    .of_process(process, &text[range.clone()])?;
                 let token = request.progress_token.as_deref()?;
                 Some((request.client, range, token.to_owned()))
             })
         } else if let Some(range) = subscription_in(envelope) {
-            self.subscriber(process, &text[range.clone()])
+            self.client_requests
+                .subscriber(process, &text[range.clone()])
                 .map(|(request, own)| (request.client, range, own))
         } else if let Some(range) = &envelope.request_id
             && assigned(&text[range.clone()]).is_some()
-            && self.request_of(process, envelope).is_none()
+            && self.client_requests.named_in(process, envelope).is_none()
         {
             // The request has been answered, or its client has disconnected.
             None
@@ -114,14 +118,18 @@ impl Router {
         output: &mut impl RouterOutput,
     ) {
         let text = envelope.text;
-        let request = self.pending(process, &text[range.clone()]);
+        let request = self
+            .client_requests
+            .of_process(process, &text[range.clone()]);
         let Some(request) = request.filter(|request| request.class == RequestClass::Listen) else {
             return self.counters.dropped += 1;
         };
         let (client, upstream_id) = (request.client, request.upstream_id);
         let mut pieces = vec![(range, request.id.to_string())];
         if let Some(range) = subscription_in(envelope)
-            && let Some((_, own)) = self.subscriber(process, &text[range.clone()])
+            && let Some((_, own)) = self
+                .client_requests
+                .subscriber(process, &text[range.clone()])
         {
             pieces.push((range, own));
         }
@@ -149,22 +157,37 @@ impl Router {
         pieces.extend(own.as_ref().map(|(range, own)| (range.clone(), &**own)));
         output.to_client(request.client, &splice(text, &mut pieces));
     }
+}
+
+impl Pending<ClientRequest> {
+    /// The client's request that a message from the agent refers to, and the range of its id in the message.
+    pub(super) fn named_in(
+        &self,
+        process: usize,
+        envelope: &Envelope<'_>,
+    ) -> Option<(Range<usize>, &ClientRequest)> {
+        let range = envelope.request_id.clone()?;
+        let upstream_id = assigned(&envelope.text[range.clone()])?;
+        let request = self.get(upstream_id)?;
+        let is_its = request.process == process && !request.is_adopted();
+        is_its.then_some((range, request))
+    }
 
     /// Whether a client's request stays open only for notifications, so that its client does not wait for the response.
     pub(super) fn is_listening(&self, upstream_id: u64) -> bool {
-        let request = self.client_requests.get(upstream_id);
+        let request = self.get(upstream_id);
         request.is_some_and(|request| request.class == RequestClass::Listen)
     }
 
     /// The pending request that a process knows by this id.
-    fn pending(&self, process: usize, raw: &str) -> Option<&ClientRequest> {
-        let request = self.client_requests.get(assigned(raw)?)?;
+    fn of_process(&self, process: usize, raw: &str) -> Option<&ClientRequest> {
+        let request = self.get(assigned(raw)?)?;
         (request.process == process).then_some(request)
     }
 
     /// The request of the subscription that a process knows by this id, and the id for its client.
     fn subscriber(&self, process: usize, raw: &str) -> Option<(&ClientRequest, String)> {
-        let request = self.client_requests.get(upstream_id_in(raw)?)?;
+        let request = self.get(upstream_id_in(raw)?)?;
         let is_it = request.process == process && request.class == RequestClass::Listen;
         is_it.then(|| (request, own_id(request, raw)))
     }

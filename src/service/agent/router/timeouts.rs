@@ -119,7 +119,7 @@ impl Router {
         let failed = error(&request.id, code::TIMED_OUT, "Timed out", why);
         output.to_agent(request.process, &[&failed]);
         if self.limits.protocol.cancels_late_requests() {
-            self.revoke(upstream_id, &request, None, output);
+            request.revoke(upstream_id, None, output);
         }
     }
 }

@@ -113,7 +113,7 @@ impl Router {
                 }
                 _ => {
                     if let Some(request) = self.agent_requests.remove(id) {
-                        self.revoke(id, &request, Some(old), output);
+                        request.revoke(id, Some(old), output);
                         let gone = client_gone(&request.id, request.permission);
                         output.to_agent(request.process, &[&gone]);
                     }
@@ -183,7 +183,7 @@ impl Router {
             if request.is_some_and(|request| request.session.as_ref() == Some(session))
                 && let Some(request) = self.forget_agent_request(id)
             {
-                self.revoke(id, &request, None, output);
+                request.revoke(id, None, output);
                 let gone = client_gone(&request.id, request.permission);
                 output.to_agent(request.process, &[&gone]);
             }
