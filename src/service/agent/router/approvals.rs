@@ -13,7 +13,7 @@ impl Router {
     /// Whether a client may answer permission requests of the sessions that it observes.
     fn may_approve(&self, client: ClientId, output: &impl RouterOutput) -> bool {
         self.limits.approvals == Approvals::Any
-            && !Self::has_watch_scope(client, output)
+            && !output.has_watch_scope(client)
             && !self.is_viewer(client)
     }
 

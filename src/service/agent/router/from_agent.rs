@@ -118,7 +118,7 @@ impl Router {
     ) {
         let text = envelope.text;
         let Some(upstream_id) = assigned(&text[id.clone()]) else {
-            return self.drop_response(&text[id]);
+            return self.counters.drop_response(&text[id]);
         };
         let Some(state) = self.processes.get_mut(process) else {
             return;
@@ -147,7 +147,7 @@ impl Router {
         }
         let is_its = |request: &&ClientRequest| request.process == process;
         let Some(request) = self.client_requests.get(upstream_id).filter(is_its) else {
-            return self.drop_response(&text[id]);
+            return self.counters.drop_response(&text[id]);
         };
         if !self.may_answer(request, envelope, output) {
             log::warn!("refused a response of the agent: it names a session of another client");
@@ -240,7 +240,7 @@ impl Router {
         let (text, client) = (envelope.text, request.client);
         match token {
             _ if request.class == RequestClass::List && success => {
-                let has_watch_scope = Self::has_watch_scope(client, output);
+                let has_watch_scope = output.has_watch_scope(client);
                 let listed = self.list_for(client, has_watch_scope, envelope);
                 output.to_client(client, &[&with_id(&listed, &request.id)]);
             }
@@ -255,7 +255,7 @@ impl Router {
                 output.to_client(client, &[&with_id(&with_token, &request.id)]);
             }
             None if request.class == RequestClass::Listen => {
-                Self::end_subscription(request, envelope, id, output);
+                request.end_subscription(envelope, id, output);
             }
             None => output.to_client(client, &[&text[..id.start], &request.id, &text[id.end..]]),
         }
@@ -299,13 +299,6 @@ impl Router {
         named.is_ok_and(|named| self.may_get(request.client, &named, output))
     }
 
-    /// Counts and logs a message of the agent that names sessions of several clients.
-    fn drop_crossing(&mut self, method: &str) {
-        self.counters.crossing += 1;
-        let start = &method[..method.floor_char_boundary(100)];
-        log::warn!("dropped a message of the agent: {start:?} names sessions of several clients");
-    }
-
     /// Keeps a message for a session that is perhaps being created.
     fn hold_early(
         &mut self,
@@ -318,12 +311,6 @@ impl Router {
             let dropped = state.early.hold(session, text);
             self.refuse_early(process, &dropped, output);
         }
-    }
-
-    fn drop_response(&mut self, id: &str) {
-        self.counters.dropped += 1;
-        let start = &id[..id.floor_char_boundary(100)];
-        log::debug!("dropped a response of the agent: no request has the id {start}");
     }
 
     fn request_from_agent(
@@ -355,7 +342,7 @@ impl Router {
             Ok(asked) => asked,
             Err(why) => {
                 if why == CROSSING {
-                    self.drop_crossing(method);
+                    self.counters.drop_crossing(method);
                 }
                 let refused = error(raw_id, code::INVALID, "Invalid request", Some(why));
                 return output.to_agent(process, &[&refused]);
@@ -523,7 +510,7 @@ impl Router {
             return self.cancel_agent_request(process, envelope, method, output);
         }
         let Ok(named) = Named::find(envelope, self.places_of(method)) else {
-            return self.drop_crossing(method);
+            return self.counters.drop_crossing(method);
         };
         if method == "session/update"
             && self.has_long_turns(process)
@@ -555,7 +542,7 @@ impl Router {
             }
             Receiver::Early(name) => return self.hold_early(process, &name, text, output),
             Receiver::Nobody => return self.counters.dropped += 1,
-            Receiver::Crossing => return self.drop_crossing(method),
+            Receiver::Crossing => return self.counters.drop_crossing(method),
         }
         if self.limits.protocol.has_progress_tokens()
             && self.notify_requester(process, envelope, method, output)
@@ -585,7 +572,7 @@ impl Router {
     /// Passes a notification that is about no session and no request on to the clients of a process.
     fn pass_to_all(&mut self, process: usize, text: &str, output: &mut impl RouterOutput) {
         let serves = |client: &ClientId, state: &ClientState| {
-            state.process == Some(process) && !Self::has_watch_scope(*client, output)
+            state.process == Some(process) && !output.has_watch_scope(*client)
         };
         let clients = self.clients.iter();
         let mut clients = clients.filter(|(client, state)| serves(client, state));

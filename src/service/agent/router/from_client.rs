@@ -74,7 +74,7 @@ impl Router {
             }
             state.initialized = true;
         }
-        let has_watch_scope = Self::has_watch_scope(client, output);
+        let has_watch_scope = output.has_watch_scope(client);
         if has_watch_scope && !self.admit_from_observer(client, &envelope, output) {
             return;
         }
@@ -158,7 +158,7 @@ impl Router {
                 let refused = error(id, code::INVALID, "Invalid request", Some(TOO_LONG));
                 output.to_client(client, &[&refused]);
             }
-            MessageKind::Notification { .. } => self.drop_client_message(client, TOO_LONG),
+            MessageKind::Notification { .. } => self.counters.drop_client_message(client, TOO_LONG),
             MessageKind::Response { id, .. } => {
                 let id = &envelope.text[id.clone()];
                 let failed = error(id, code::INTERNAL, "Internal error", Some(TOO_LONG));
@@ -230,7 +230,7 @@ impl Router {
             }
         };
 
-        self.count_request(admitted.class);
+        self.counters.count_request(admitted.class);
         if let (RequestClass::Prompt, Some(session)) = (admitted.class, &admitted.session) {
             self.begin_turn(admitted.process, session, envelope, output);
         }
@@ -297,17 +297,6 @@ impl Router {
     ) -> Result<(Option<(Range<usize>, u64)>, Option<Range<usize>>), &'static str> {
         let cancelled = is_cancellation(method).then(|| self.find_cancelled(client, envelope));
         Ok((cancelled.transpose()?, self.progress_token_of(envelope)?))
-    }
-
-    fn count_request(&mut self, class: RequestClass) {
-        let counters = &mut self.counters;
-        *match class {
-            RequestClass::Create | RequestClass::Claim | RequestClass::End | RequestClass::List => {
-                &mut counters.session_requests
-            }
-            RequestClass::Prompt => &mut counters.prompts,
-            RequestClass::Listen | RequestClass::Other => &mut counters.other_requests,
-        } += 1;
     }
 
     /// Notes that a prompt begins a turn of a session, and shows it to the observers.
@@ -438,7 +427,7 @@ impl Router {
         let text = envelope.text;
         if method == PROGRESS && !self.may_report_progress(client, envelope) {
             let why = "the progress token belongs to no request to this client";
-            return self.drop_client_message(client, why);
+            return self.counters.drop_client_message(client, why);
         }
         if !is_cancellation(method) {
             let session = about.and_then(|session| self.sessions.get(&session));
@@ -460,7 +449,7 @@ impl Router {
                     self.finish_client_request(now, upstream_id);
                 }
             }
-            Err(why) => self.drop_client_message(client, why),
+            Err(why) => self.counters.drop_client_message(client, why),
         }
     }
 
@@ -491,7 +480,7 @@ impl Router {
         let answered = upstream_id.and_then(|id| Some((id, self.forget_agent_request(id)?)));
         let Some((upstream_id, request)) = answered else {
             let why = "the answer matches no request to this client";
-            return self.drop_client_message(client, why);
+            return self.counters.drop_client_message(client, why);
         };
         if let Err(refused) = self.check_answer(client, request.places, envelope) {
             self.counters.denied += 1;
@@ -504,10 +493,5 @@ impl Router {
         if request.permission {
             self.note_approval(upstream_id, &request, client, envelope, output);
         }
-    }
-
-    fn drop_client_message(&mut self, client: ClientId, why: &str) {
-        self.counters.dropped += 1;
-        log::debug!("dropped a response or a notification of {client}: {why}");
     }
 }

@@ -52,7 +52,7 @@ impl Router {
                 Err(error(id, code::INVALID, "Invalid request", why))
             }
             None => {
-                let has_watch_scope = Self::has_watch_scope(client, output);
+                let has_watch_scope = output.has_watch_scope(client);
                 let found = self.process_for(&kind, &principal, has_watch_scope);
                 found.map_err(|why| error(id, code::TOO_MANY, "Too many agents", Some(why)))
             }
@@ -98,7 +98,7 @@ impl Router {
                     "}",
                 ]
                 .concat();
-                self.answer_initialize(client, &answer, output);
+                answer_initialize(client, &answer, output);
             }
             Initialize::Pending(pending)
                 if pending.wanted.iter().any(|(other, _)| *other == client) =>
@@ -236,7 +236,7 @@ impl Router {
         };
         for (client, client_id) in wanted {
             let answer = [&text[..id.start], &client_id, &text[id.end..]].concat();
-            self.answer_initialize(client, &answer, output);
+            answer_initialize(client, &answer, output);
         }
     }
 
@@ -333,15 +333,15 @@ impl Router {
             state.kind = None;
         }
     }
+}
 
-    /// Sends the result of `initialize` to a client, with what Outrigger adds.
-    fn answer_initialize(&self, client: ClientId, answer: &str, output: &mut impl RouterOutput) {
-        let resumable = output.is_resumable(client);
-        let added = format!(r#"{{"resume":{resumable},"takeover":true,"watch":true}}"#);
-        match Envelope::parse(answer) {
-            Ok(envelope) => output.to_client(client, &[&with_meta(&envelope, &added)]),
-            Err(_) => output.to_client(client, &[answer]),
-        }
+/// Sends the result of `initialize` to a client, with what Outrigger adds.
+fn answer_initialize(client: ClientId, answer: &str, output: &mut impl RouterOutput) {
+    let resumable = output.is_resumable(client);
+    let added = format!(r#"{{"resume":{resumable},"takeover":true,"watch":true}}"#);
+    match Envelope::parse(answer) {
+        Ok(envelope) => output.to_client(client, &[&with_meta(&envelope, &added)]),
+        Err(_) => output.to_client(client, &[answer]),
     }
 }
 

@@ -125,6 +125,10 @@ pub(crate) trait RouterOutput {
     fn is_away(&self, client: ClientId) -> bool;
     /// What a client's token permits.
     fn scope(&self, client: ClientId) -> Scope;
+    /// Whether a client's token permits only observing.
+    fn has_watch_scope(&self, client: ClientId) -> bool {
+        self.scope(client) < Scope::Use
+    }
     /// Whether a client's connection can be resumed after a cut.
     fn is_resumable(&self, client: ClientId) -> bool;
 }
@@ -245,6 +249,39 @@ pub(crate) struct RouterCounters {
     pub(crate) timed_out: u64,
     /// The time from a request to its response.
     pub(crate) answers: Histogram,
+}
+
+impl RouterCounters {
+    /// Counts and logs a message of the agent that names sessions of several clients.
+    fn drop_crossing(&mut self, method: &str) {
+        self.crossing += 1;
+        let start = &method[..method.floor_char_boundary(100)];
+        log::warn!("dropped a message of the agent: {start:?} names sessions of several clients");
+    }
+
+    /// Counts and logs a response of the agent to no request.
+    fn drop_response(&mut self, id: &str) {
+        self.dropped += 1;
+        let start = &id[..id.floor_char_boundary(100)];
+        log::debug!("dropped a response of the agent: no request has the id {start}");
+    }
+
+    /// Counts a request of a client that is passed on.
+    fn count_request(&mut self, class: RequestClass) {
+        *match class {
+            RequestClass::Create | RequestClass::Claim | RequestClass::End | RequestClass::List => {
+                &mut self.session_requests
+            }
+            RequestClass::Prompt => &mut self.prompts,
+            RequestClass::Listen | RequestClass::Other => &mut self.other_requests,
+        } += 1;
+    }
+
+    /// Counts and logs a response or a notification of a client that has no receiver.
+    fn drop_client_message(&mut self, client: ClientId, why: &str) {
+        self.dropped += 1;
+        log::debug!("dropped a response or a notification of {client}: {why}");
+    }
 }
 
 /// The router of a shared agent.

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use super::sessions::{Session, SessionError, SessionState, is_same_secret, turn_ended};
 use super::{Router, RouterOutput, remove};
+use crate::ClientId;
 use crate::service::agent::named::Named;
 use crate::service::json::{Skimmer, quote};
 use crate::service::jsonrpc::{Envelope, code, error, member};
-use crate::{ClientId, Scope};
 
 /// The maximum number of observers of a session.
 pub(super) const MAX_OBSERVERS: usize = 64;
@@ -39,11 +39,6 @@ pub(super) fn name_of(initialize: &Envelope<'_>) -> Box<str> {
 }
 
 impl Router {
-    /// Whether a client's token permits only observing.
-    pub(super) fn has_watch_scope(client: ClientId, output: &impl RouterOutput) -> bool {
-        output.scope(client) < Scope::Use
-    }
-
     /// Whether a client has attached to a session.
     pub(super) fn observes(&self, client: ClientId, session: &str) -> bool {
         let bound = self.sessions.get(session);
@@ -184,7 +179,7 @@ impl Router {
     ) -> bool {
         let principal = self.clients.get(&client).map(|state| &state.principal);
         let is_same = principal.is_some_and(|principal| {
-            let is_one = principal.is_person() || Self::has_watch_scope(client, output);
+            let is_one = principal.is_person() || output.has_watch_scope(client);
             is_one && bound.principal.is_same(principal)
         });
         let watch_token = envelope.outrigger_text("watchToken");

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::early_messages::EarlyMessages;
+use super::sessions::turn_ended;
 use super::{AbandonedRequest, ClientRequest, RequestClass, Router, RouterOutput};
 use crate::service::agent::initialize::Initialize;
 use crate::service::agent::response::client_gone;
@@ -481,7 +482,19 @@ impl Router {
         {
             bound.show_turn_ended(session, &envelope, output);
         }
-        self.answer(&request, &failed, output);
+        request.answer(&failed, output);
         Some(request)
+    }
+}
+
+impl ClientRequest {
+    /// Sends a response with the client's id in it. For an adopted turn, sends the notification that it has ended instead.
+    fn answer(&self, text: &str, output: &mut impl RouterOutput) {
+        if !self.is_adopted() {
+            return output.to_client(self.client, &[text]);
+        }
+        if let (Some(session), Ok(envelope)) = (&self.session, Envelope::parse(text)) {
+            output.to_client(self.client, &[&turn_ended(session, &envelope)]);
+        }
     }
 }

@@ -96,7 +96,7 @@ impl Router {
         named: &Named<'_>,
         output: &impl RouterOutput,
     ) -> bool {
-        let has_watch_scope = Self::has_watch_scope(client, output);
+        let has_watch_scope = output.has_watch_scope(client);
         let may_know = |id| self.may_know(client, has_watch_scope, id).unwrap_or(true);
         named.all().all(may_know)
     }
@@ -116,11 +116,11 @@ impl Router {
         let names_none = |request: &ClientRequest| request.session.is_none();
         let is_its = |request: &ClientRequest| request.process == process;
         let mut requests = self.client_requests.values();
-        let acts = |request: &ClientRequest| !Self::has_watch_scope(request.client, output);
+        let acts = |request: &ClientRequest| !output.has_watch_scope(request.client);
         let is_pending = requests
             .any(|request| is_its(request) && names_none(request) && acts(request))
             || state.initialize.is_wanted();
-        let mut orphans = orphans(state).filter(|client| !Self::has_watch_scope(*client, output));
+        let mut orphans = orphans(state).filter(|client| !output.has_watch_scope(*client));
         match orphans.next() {
             Some(orphan) => {
                 let is_sole = orphans.all(|client| client == orphan)
@@ -146,7 +146,7 @@ impl Router {
             .filter(|request| request.process == process && filter(request))
             .map(|request| request.client)
             .chain(self.processes.get(process)?.initialize.wanted())
-            .filter(|client| !Self::has_watch_scope(*client, output));
+            .filter(|client| !output.has_watch_scope(*client));
         let first = clients.next()?;
         clients.all(|client| client == first).then_some(first)
     }

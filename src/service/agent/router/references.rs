@@ -138,10 +138,12 @@ impl Router {
         // A cancelled request gets no response.
         self.forget_client_request(upstream_id);
     }
+}
 
+impl ClientRequest {
     /// Sends the response that ends a subscription to its client. The response may name the subscription.
     pub(super) fn end_subscription(
-        request: &ClientRequest,
+        &self,
         envelope: &Envelope<'_>,
         id: Range<usize>,
         output: &mut impl RouterOutput,
@@ -150,12 +152,12 @@ impl Router {
         let range = subscription_in(envelope);
         let own = range.and_then(|range| {
             let raw = &text[range.clone()];
-            let is_its = upstream_id_in(raw) == Some(request.upstream_id);
-            is_its.then(|| (range, own_id(request, raw)))
+            let is_its = upstream_id_in(raw) == Some(self.upstream_id);
+            is_its.then(|| (range, own_id(self, raw)))
         });
-        let mut pieces = vec![(id, &*request.id)];
+        let mut pieces = vec![(id, &*self.id)];
         pieces.extend(own.as_ref().map(|(range, own)| (range.clone(), &**own)));
-        output.to_client(request.client, &splice(text, &mut pieces));
+        output.to_client(self.client, &splice(text, &mut pieces));
     }
 }
 

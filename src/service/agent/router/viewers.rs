@@ -60,7 +60,7 @@ impl Router {
             Some(owner) => bound.principal.is_same(owner),
             None => {
                 let may_watch = principal.is_person()
-                    || Self::has_watch_scope(client, output)
+                    || output.has_watch_scope(client)
                     || output.scope(client) == Scope::All;
                 may_watch && bound.principal.is_same(&principal)
             }

@@ -201,21 +201,6 @@ impl Router {
         };
         ids.iter().filter(names).copied().collect()
     }
-
-    /// Sends a response with the client's id in it. For an adopted turn, sends the notification that it has ended instead.
-    pub(in super::super) fn answer(
-        &self,
-        request: &ClientRequest,
-        text: &str,
-        output: &mut impl RouterOutput,
-    ) {
-        if !request.is_adopted() {
-            return output.to_client(request.client, &[text]);
-        }
-        if let (Some(session), Ok(envelope)) = (&request.session, Envelope::parse(text)) {
-            output.to_client(request.client, &[&turn_ended(session, &envelope)]);
-        }
-    }
 }
 
 /// The notification that a turn has ended with this response.
