@@ -54,7 +54,7 @@ impl Core {
         // If slots are scarce, the connection ends without waiting for the peer.
         let is_scarce = self.registry.len() > self.env.config.max_connections() / 2;
         self.with(id, |client, env| {
-            if client.count_for_address(env) > most.saturating_mul(2) {
+            if client.wire.count_for_address(env) > most.saturating_mul(2) {
                 client.reject(env, &too_many_of_address());
                 if is_scarce {
                     client.request_removal(env);

@@ -93,7 +93,8 @@ impl Core {
         }
         let Some(credential) = client.wire.credential else {
             let config = &self.env.config;
-            let needs_none = config.access.tokens.is_empty() || client.needs_no_token(&self.env);
+            let needs_none =
+                config.access.tokens.is_empty() || client.wire.needs_no_token(&self.env);
             return if needs_none {
                 Scope::All
             } else {

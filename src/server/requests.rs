@@ -196,7 +196,7 @@ impl Core {
         client
             .wire
             .begin_request(request, origin.as_deref(), is_stopping);
-        let needs_no_token = client.needs_no_token(env);
+        let needs_no_token = client.wire.needs_no_token(env);
         let is_named = is_user || client.wire.forwarded_user().is_some();
         // The answer to a request that needs no token must not show whether its token is right.
         client.wire.credential = if is_named || is_public {
@@ -349,7 +349,7 @@ fn handle_call<S: Service>(
     let asks_not_to_count = request.header(UNCOUNTED).is_some();
     let leaves_no_trace = asks_not_to_count && ctx.core.scope(id) >= Scope::All;
     ctx.core.env.is_uncounted |= leaves_no_trace;
-    ctx.core.with(id, |client, env| client.count_call(env));
+    ctx.core.with(id, |client, env| client.wire.count_call(env));
     if request.is_preflight() {
         ctx.respond(id, &Response::preflight());
     } else if admin::is_for(request) {

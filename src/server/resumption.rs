@@ -285,41 +285,6 @@ impl Core {
 }
 
 impl<S: Service> Server<S> {
-    /// Detaches a client whose connection was cut. The service is not told.
-    pub(super) fn detach(&mut self, id: ClientId, cut: CloseReason) {
-        let pending = self.is_waiting(id);
-        let Core {
-            registry,
-            env,
-            poll,
-            ..
-        } = &mut self.ctx.core;
-        if let Some(client) = registry.get_mut(id) {
-            let trace = client.wire.trace_ids();
-            log_event!(
-                Info,
-                client = id,
-                "detached",
-                cause = word(&cut.cause),
-                code = cut.code.0,
-                reason = &*cut.reason,
-                path = client.path(),
-                remote = word(&client.wire.remote),
-                kept = client.kept();
-                trace = trace
-            );
-            env.counters.detaches += 1;
-            let is_ours = client.is_ours();
-            client.detach(env, poll, cut.clone(), pending);
-            if is_ours {
-                self.ctx.core.begin_return(id);
-                self.service.cut(&mut self.ctx, id, &cut);
-            }
-        }
-        // `accept` may have been waiting for this descriptor.
-        self.accept_again = self.accept_again.map(|_| self.ctx.core.env.now);
-    }
-
     /// Tells the service that a connection which this side has opened continues.
     pub(super) fn report_resumed(&mut self, id: ClientId) {
         if self.ctx.core.registry.get(id).is_some_and(Client::is_ours) {

@@ -44,18 +44,6 @@ impl Client {
         is_whole
     }
 
-    /// Counts a call that is given to the service.
-    pub(in crate::server) fn count_call(&self, env: &mut Env) {
-        env.calls += 1;
-        env.addresses.add_client(self.wire.remote.ip());
-    }
-
-    /// Counts the end of a call: it was completely answered, or its caller is gone.
-    pub(in crate::server) fn uncount_call(&self, env: &mut Env) {
-        env.calls = env.calls.saturating_sub(1);
-        env.addresses.remove_client(self.wire.remote.ip());
-    }
-
     /// Records that the caller is gone. Returns whether its call had not been completely answered, so that the service has
     /// to be told.
     pub(in crate::server) fn forget_call(&mut self, env: &mut Env) -> bool {
@@ -64,7 +52,7 @@ impl Client {
         };
         let was_unanswered = http.forget_call();
         if was_unanswered {
-            self.uncount_call(env);
+            self.wire.uncount_call(env);
         }
         was_unanswered
     }
@@ -155,7 +143,7 @@ impl Client {
     fn begin_answer(&self, env: &mut Env, response: &Response) -> Result<(), SendError> {
         self.wire.expect(HttpState::Answering)?;
         log::debug!("{} answered: {}", self.id, response.status().0);
-        self.uncount_call(env);
+        self.wire.uncount_call(env);
         env.counters.responded(response.status());
         Ok(())
     }
@@ -186,7 +174,7 @@ impl Client {
         });
         // The answer to HEAD is complete. The end of a caller whose socket is dead is counted with its disconnect.
         if !self.wire.is_unanswered() {
-            self.uncount_call(env);
+            self.wire.uncount_call(env);
             self.read_on(env);
         }
         Ok(())
@@ -210,7 +198,7 @@ impl Client {
     /// Ends the stream.
     pub(in crate::server) fn end_stream(&mut self, env: &mut Env) -> Result<(), SendError> {
         self.wire.expect(HttpState::Streaming)?;
-        self.uncount_call(env);
+        self.wire.uncount_call(env);
         self.transmit_http(env, |http, now, out| http.end_stream(now, out));
         self.read_on(env);
         Ok(())

@@ -359,7 +359,7 @@ impl Client {
         }
         let payload = payload?;
         self.traffic.messages_in += 1;
-        if env.config.rate_limit.is_some() && self.is_over_rate(env) {
+        if env.config.rate_limit.is_some() && self.wire.is_over_rate(env) {
             return Some(Inbound::OverRate);
         }
         Some(Inbound::Message(payload))
@@ -384,20 +384,5 @@ impl Client {
             }
         }
         self.handle_writable(env);
-    }
-
-    /// Counts a message against the rate limit. Closes a client that is over the limit.
-    #[cold]
-    fn is_over_rate(&mut self, env: &mut Env) -> bool {
-        let (Protocol::WebSocket(socket), Some(rate)) =
-            (&mut self.wire.protocol, env.config.rate_limit)
-        else {
-            return false;
-        };
-        let is_over = socket.is_over_rate(rate, env.now);
-        if is_over {
-            socket.close(env.now, CloseReason::rate_limit(), &mut env.output);
-        }
-        is_over
     }
 }

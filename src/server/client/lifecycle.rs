@@ -16,7 +16,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::wire::{Flag, Protocol};
+use super::wire::Protocol;
 use super::{Client, ReadGate, Why};
 use crate::protocol::deflate::Codec;
 use crate::protocol::handshake::Upgrade;
@@ -389,16 +389,5 @@ impl Client {
             socket.restart_ping_window(env.now);
         }
         self.rearm(env);
-    }
-
-    /// Counts the connection for its address, which has just become known. Returns the number of connections of the
-    /// address.
-    pub(in crate::server) fn count_for_address(&mut self, env: &mut Env) -> usize {
-        if self.wire.remote.is_unix() {
-            return 0;
-        }
-        let was_counted = self.wire.flags.set(Flag::Counted, true);
-        debug_assert!(!was_counted);
-        env.addresses.add_connection(self.wire.remote.ip())
     }
 }

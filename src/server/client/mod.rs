@@ -130,17 +130,6 @@ impl Client {
         name.or_else(|| kept().map(PeerCertificate::name)).cloned()
     }
 
-    /// Whether the client needs no token: the mode of a unix socket has admitted it, or its certificate, or a trusted proxy names
-    /// its user.
-    pub(super) fn needs_no_token(&self, env: &Env) -> bool {
-        if self.wire.forwarding().is_some() {
-            return self.wire.forwarded_user().is_some();
-        }
-        let config = &env.config;
-        let has_certificate = || self.wire.tls().is_some_and(|tls| tls.peer().is_some());
-        self.wire.remote.user().is_some() || (config.is_client_auth_enough() && has_certificate())
-    }
-
     /// Queues the client for reading if there may be input.
     pub(super) fn read_again(&mut self, env: &mut Env) {
         if self.wire.has_input() && !self.flags.set(ClientFlag::Queued, true) {

@@ -856,4 +856,52 @@ impl Wire {
         let taken = self.delivered_mark.wrapping_sub(before) as i32;
         taken.max(0) as u32
     }
+
+    /// Counts a call that is given to the service.
+    pub(in crate::server) fn count_call(&self, env: &mut Env) {
+        env.calls += 1;
+        env.addresses.add_client(self.remote.ip());
+    }
+
+    /// Counts the end of a call: it was completely answered, or its caller is gone.
+    pub(in crate::server) fn uncount_call(&self, env: &mut Env) {
+        env.calls = env.calls.saturating_sub(1);
+        env.addresses.remove_client(self.remote.ip());
+    }
+
+    /// Counts a message against the rate limit. Closes a client that is over the limit.
+    #[cold]
+    pub(super) fn is_over_rate(&mut self, env: &mut Env) -> bool {
+        let (Protocol::WebSocket(socket), Some(rate)) = (&mut self.protocol, env.config.rate_limit)
+        else {
+            return false;
+        };
+        let is_over = socket.is_over_rate(rate, env.now);
+        if is_over {
+            socket.close(env.now, CloseReason::rate_limit(), &mut env.output);
+        }
+        is_over
+    }
+
+    /// Counts the connection for its address, which has just become known. Returns the number of connections of the
+    /// address.
+    pub(in crate::server) fn count_for_address(&mut self, env: &mut Env) -> usize {
+        if self.remote.is_unix() {
+            return 0;
+        }
+        let was_counted = self.flags.set(Flag::Counted, true);
+        debug_assert!(!was_counted);
+        env.addresses.add_connection(self.remote.ip())
+    }
+
+    /// Whether the client needs no token: the mode of a unix socket has admitted it, or its certificate, or a trusted proxy names
+    /// its user.
+    pub(in crate::server) fn needs_no_token(&self, env: &Env) -> bool {
+        if self.forwarding().is_some() {
+            return self.forwarded_user().is_some();
+        }
+        let config = &env.config;
+        let has_certificate = || self.tls().is_some_and(|tls| tls.peer().is_some());
+        self.remote.user().is_some() || (config.is_client_auth_enough() && has_certificate())
+    }
 }
