@@ -132,7 +132,7 @@ impl Settings {
 
     /// Whether no listener needs a token: each one either accepts client certificates instead, or is a unix socket whose mode
     /// limits who can connect. A proxy behind a socket passes on connections from anywhere, and the certificate of a trusted
-    /// proxy does not stand for its clients.
+    /// proxy does not identify its clients.
     #[cfg(feature = "tls")]
     fn needs_no_token(&self) -> bool {
         let has_certificates = self.tls.client_auth && self.server.trusted_proxies.is_empty();

@@ -33,7 +33,7 @@ impl Core {
         if let Some(user) = client.wire.remote.user() {
             return Principal::User(user);
         }
-        // The certificate of a trusted proxy does not stand for its clients.
+        // The certificate of a trusted proxy does not identify its clients.
         if client.wire.forwarding().is_none()
             && let Some(name) = client.certificate_name()
         {

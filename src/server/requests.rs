@@ -242,7 +242,7 @@ fn admit<S: Service>(
     ctx.core.check_link_clients(id)?;
     let accept = service.accept(ctx, request)?;
     if let Some(leaver) = leaver {
-        ctx.core.make_way(leaver);
+        ctx.core.evict(leaver);
     }
     // A browser that sends the token as a subprotocol requires another of its subprotocols in the response.
     if !accept.has_protocol() && upgrade.protocols().contains(&OWN_PROTOCOL) {

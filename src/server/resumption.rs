@@ -265,10 +265,10 @@ impl Core {
     }
 
     /// Ends a detached client, because a new client needs its place.
-    pub(super) fn make_way(&mut self, id: ClientId) {
+    pub(super) fn evict(&mut self, id: ClientId) {
         log_event!(Info, client = id, "evicted for another client");
         self.with(id, |client, env| {
-            let reason = "made way for another client";
+            let reason = "evicted for another client";
             client.end(
                 env,
                 CloseReason::new(Cause::NotResumed, CloseCode::ABNORMAL, reason),

@@ -93,7 +93,7 @@ impl ClientTls {
     ///
     /// # Errors
     ///
-    /// [`TlsError`] if a string has no certificate or no key, or if the key is encrypted, not supported, or does not belong to
+    /// [`TlsError`] if there is no certificate or no key, or if the key is encrypted, not supported, or does not belong to
     /// the certificate.
     pub fn with_identity_pem(self, certificate: &[u8], key: &[u8]) -> Result<Self, TlsError> {
         let identity = TlsIdentity::from_pem(certificate, key)?;

@@ -36,7 +36,7 @@ impl TlsIdentity {
     ///
     /// # Errors
     ///
-    /// [`TlsError`] if a string has no certificate or no key, or if the key is encrypted. Whether the key belongs to the
+    /// [`TlsError`] if there is no certificate or no key, or if the key is encrypted. Whether the key belongs to the
     /// certificate is checked by [`TlsConfig::new`](crate::TlsConfig::new).
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, TlsError> {
         let chain = certificates(chain)?;

@@ -179,7 +179,7 @@ impl AgentPerClient {
                     "agent exited",
                     client = word(&client),
                     exit_code = exit_code,
-                    signal = signal.as_deref(),
+                    signal = signal,
                 );
                 let code = if is_clean {
                     CloseCode::NORMAL

@@ -1,21 +1,19 @@
 //! Exit statuses as codes, names of signals, and text.
 
-use std::borrow::Cow;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-/// The exit code of a process, or the name of the signal that killed it. A signal without a name is `SIG` and its number.
-pub(crate) fn code_and_signal(
-    status: Option<ExitStatus>,
-) -> (Option<i32>, Option<Cow<'static, str>>) {
+/// The name of a signal, such as `SIGTERM`; `unknown` for a signal without a name.
+pub(crate) fn signal_name(signal: i32) -> &'static str {
+    signal_hook::low_level::signal_name(signal).unwrap_or("unknown")
+}
+
+/// The exit code of a process, or the name of the signal that killed it.
+pub(crate) fn code_and_signal(status: Option<ExitStatus>) -> (Option<i32>, Option<&'static str>) {
     let Some(status) = status else {
         return (None, None);
     };
-    let name = |signal| match signal_hook::low_level::signal_name(signal) {
-        Some(name) => Cow::Borrowed(name),
-        None => Cow::Owned(format!("SIG{signal}")),
-    };
-    (status.code(), status.signal().map(name))
+    (status.code(), status.signal().map(signal_name))
 }
 
 /// Describes how a process ended, as the end of a sentence.

@@ -242,7 +242,7 @@ impl Child {
             "exited",
             program = self.name.as_str(),
             exit_code = exit_code,
-            signal = signal.as_deref(),
+            signal = signal,
         );
         ChildEvent::Exited(status)
     }

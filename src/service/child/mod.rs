@@ -35,7 +35,7 @@ mod turn;
 pub(crate) use self::alarm::Alarm;
 pub use self::backoff::{OnFailure, RestartLimit};
 pub(crate) use self::clients::{ClientPrograms, process_metrics};
-pub(crate) use self::exit_status::{code_and_signal, describe};
+pub(crate) use self::exit_status::{code_and_signal, describe, signal_name};
 pub(crate) use self::index::{ChildIndex, ChildInput};
 pub(crate) use self::keeper::Keeper;
 pub(crate) use self::line_child::{Child, ChildEvent};

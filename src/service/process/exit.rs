@@ -4,6 +4,7 @@ use std::fmt;
 use std::process::ExitStatus;
 
 use super::messages::AttachEvent;
+use crate::service::child::signal_name;
 use crate::sys::code_or_signal;
 
 /// How a program ended.
@@ -24,7 +25,7 @@ impl From<Option<ExitStatus>> for ProgramExit {
             Some(Ok(code)) => Self { code, signal: None },
             Some(Err(signal)) => Self {
                 code: 128 + signal,
-                signal: Some(signal_hook::low_level::signal_name(signal).unwrap_or("unknown")),
+                signal: Some(signal_name(signal)),
             },
             None => Self {
                 code: UNKNOWN,

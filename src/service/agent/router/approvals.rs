@@ -112,7 +112,7 @@ impl Router {
         );
         request.revoke(upstream_id, Some(client), output);
         let observed = self.sessions.get(session);
-        let observed = observed.is_some_and(|bound| !bound.observers.is_empty());
+        let observed = observed.is_some_and(|bound| bound.is_observed());
         if !observed {
             return;
         }

@@ -28,8 +28,8 @@ impl AgentProtocol {
         !self.is_acp()
     }
 
-    /// Whether a notification without a session is for the only client of its process. Otherwise, it need not be about this client's
-    /// requests, so all clients get it.
+    /// Whether a notification without a session is for the client of all pending requests, if these have one client. Otherwise, it
+    /// need not be about these requests.
     pub(super) fn notifies_sole_client(self) -> bool {
         self.is_acp()
     }

@@ -276,6 +276,7 @@ impl Router {
 }
 
 impl Session {
+    /// Whether a client observes the session.
     pub(super) fn is_observed(&self) -> bool {
         !self.observers.is_empty()
     }

@@ -58,10 +58,10 @@ impl<R> Pending<R> {
         self.requests.insert(id, request);
     }
 
-    /// Adds a request whose time limit begins now. Returns its deadline, if there is a limit.
-    pub(super) fn insert_timed(&mut self, id: u64, request: R, now: Time) -> Option<Time> {
+    /// Adds a request whose time limit begins at `since`. Returns its deadline, if there is a limit.
+    pub(super) fn insert_timed(&mut self, id: u64, request: R, since: Time) -> Option<Time> {
         self.insert(id, request);
-        let deadline = now + self.limit?;
+        let deadline = since + self.limit?;
         self.deadlines.insert(id, deadline);
         Some(deadline)
     }
@@ -78,7 +78,7 @@ impl<R> Pending<R> {
         self.deadlines.values().next().copied()
     }
 
-    /// The oldest request, if its time is over. The caller removes it.
+    /// The oldest request with a time limit, if its time is over. The caller removes it.
     pub(super) fn due(&self, now: Time) -> Option<u64> {
         let (id, deadline) = self.deadlines.first_key_value()?;
         (*deadline <= now).then_some(*id)

@@ -152,7 +152,7 @@ impl Processes {
         self.find(|process| process.number == number)
     }
 
-    /// The process for which `is_it` is true.
+    /// The first process for which `is_it` is true.
     fn find(&self, is_it: impl Fn(&Process) -> bool) -> Option<usize> {
         let mut indices = self.indices();
         indices.find(|&index| self.get(index).is_some_and(&is_it))
