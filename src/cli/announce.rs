@@ -43,8 +43,8 @@ pub(super) struct Announcement {
 }
 
 impl Announcement {
-    /// Writes the file atomically, with access for the server's user only. `{port}` in `name` is replaced by the
-    /// port, and `~/` at its beginning by the home directory. Creates its directory. Removes the files that servers of the same name have
+    /// Writes the file atomically, with access for the server's user only. `{port}` in `name` is replaced by the port, and `~/`
+    /// at its beginning by the home directory. Creates its directory. Removes the files that servers of the same name have
     /// left there when they were killed.
     pub(super) fn write(name: &str, content: &AnnouncementContent<'_>) -> io::Result<Self> {
         let name = expand_home(name)?;

@@ -68,7 +68,7 @@ pub(crate) struct Settings {
     pub(crate) terminal: TerminalConfig,
 }
 
-/// The values of the flags of the announcement.
+/// The values of `--announce`, `--announce-pid` and `--announce-extra`.
 #[derive(Debug, Default)]
 pub(crate) struct AnnounceFlags {
     pub(crate) file: Option<String>,
@@ -97,7 +97,7 @@ impl Settings {
     }
 
     pub(super) fn new() -> Self {
-        // The command supplies the path, and the user the program.
+        // The path and the program are filled in when the service is built.
         let endpoint = || Endpoint::from_str("/...").expect("it is a path");
         let program = Vec::<String>::new;
         Self {

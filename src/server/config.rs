@@ -23,7 +23,7 @@ use crate::protocol::{Limits, Timeouts};
 
 /// The settings of a server.
 ///
-/// As all settings of this crate, it is made by `new` from what has no default, and every other setting is a field.
+/// Like the settings of the services, it is made by `new` from what has no default, and every other setting is a field.
 /// [`Server::bind`](crate::Server::bind) checks it.
 ///
 /// ```

@@ -46,7 +46,7 @@ struct Known {
     pending: Vec<String>,
 }
 
-/// The answer for a string.
+/// The result of a look-up.
 #[derive(Debug)]
 struct Found {
     wanted: String,
@@ -55,7 +55,7 @@ struct Found {
     until: Instant,
 }
 
-/// A string that is being looked up, until this is dropped.
+/// Marks a name as being looked up until it is dropped.
 struct Pending(String);
 
 impl Drop for Pending {

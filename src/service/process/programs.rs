@@ -62,7 +62,7 @@ pub(crate) struct Programs {
     agenda: Agenda,
 }
 
-/// What is to be done about the programs, and when.
+/// Pending work for all programs: their deadlines, the next walk of process trees, and what the service has to be told.
 #[derive(Debug, Default)]
 struct Agenda {
     deadlines: BTreeSet<(Time, Uuid)>,

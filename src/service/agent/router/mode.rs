@@ -1,4 +1,4 @@
-//! What depends on the protocol that the agent speaks. Nothing else in the router asks for it.
+//! The differences between the protocols that a shared agent can speak. No other file of the router compares protocols.
 
 use crate::service::agent::AgentProtocol;
 

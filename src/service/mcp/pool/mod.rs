@@ -140,7 +140,7 @@ pub(super) struct Pool {
     is_stopping: bool,
 }
 
-/// The change of a process that the owner of the sources must know.
+/// A change that the index of processes must follow.
 #[derive(Debug)]
 pub(super) enum PoolChange {
     /// A process was started in this slot.

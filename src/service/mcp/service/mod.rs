@@ -47,7 +47,7 @@ pub struct Mcp {
     sessions: IdMap<Uuid, Session>,
     stopping: IdMap<u64, StoppingProcess>,
     last_stopping: u64,
-    /// The owners of the processes, by the events of these.
+    /// Finds the owner of a process by an event of the process.
     index: ChildIndex<Owner>,
     /// Looks for sessions that are idle.
     sweep: Option<TimerId>,
