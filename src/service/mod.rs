@@ -24,6 +24,7 @@ pub mod app;
 pub(crate) mod attach;
 mod child;
 mod connect;
+mod deadlines;
 mod echo;
 mod endpoint;
 pub(crate) mod framing;

@@ -6,9 +6,8 @@ use super::pressure::{Affected, Pressure};
 use super::process::AgentProcess;
 use super::router::{ProcessChange, Router, RouterLimits, RouterOutput};
 use super::{AgentConfig, MAX_UNREAD, WATCH};
-use crate::service::child::{
-    Alarm, Child, ChildEvent, HIGH_WATER, LOW_WATER, code_and_signal, describe,
-};
+use crate::service::child::{Child, ChildEvent, HIGH_WATER, LOW_WATER, code_and_signal, describe};
+use crate::service::deadlines::Alarm;
 use crate::service::jsonrpc::{MessageLine, push_line};
 use crate::service::lines::Line;
 use crate::sys::random_uuid;

@@ -4,10 +4,10 @@ use std::io;
 use std::ops::ControlFlow;
 use std::process::{Command, ExitStatus, Stdio};
 
-use super::Alarm;
 use super::exit_status::code_and_signal;
 use super::supervisor::{Escalation, StopPlan, Supervisor};
 use crate::log_event::log_event;
+use crate::service::deadlines::Alarm;
 use crate::service::framing::{Decoder, Framing};
 use crate::service::lines::Line;
 use crate::service::pipe::{LineReader, PipeState, Writer};

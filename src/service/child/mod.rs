@@ -4,7 +4,6 @@
 //! * A [`Keeper`] for a program that is started again when it exits.
 //! * [`ClientPrograms`] for a program for each client.
 //! * A [`ChildIndex`] that finds the process to which an event belongs.
-//! * An [`Alarm`] for the earliest of several deadlines.
 //!
 //! The supervisor starts the process, notices its exit, stops it step by step and enforces its time limit. Its owner
 //! reads and writes the streams: [`Child`] exchanges lines over pipes, and a
@@ -22,7 +21,6 @@
 //! Only plans that stop a whole process tree have the state `StoppingLeftovers`, and repeat KILL. With other plans, every
 //! exit leads to `Exited`, where `stop` does nothing.
 
-mod alarm;
 mod backoff;
 mod clients;
 mod exit_status;
@@ -32,7 +30,6 @@ mod line_child;
 mod supervisor;
 mod turn;
 
-pub(crate) use self::alarm::Alarm;
 pub use self::backoff::{OnFailure, RestartLimit};
 pub(crate) use self::clients::{ClientPrograms, process_metrics};
 pub(crate) use self::exit_status::{code_and_signal, describe, signal_name};

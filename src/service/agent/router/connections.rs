@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::references::cancel_request;
 use super::{AbandonedRequest, ClientState, MAX_ORPHANED, RequestClass, Router, RouterOutput};
 use crate::service::agent::initialize::Capabilities;
 use crate::service::agent::response::client_gone;
 use crate::service::json::quote;
+use crate::service::jsonrpc::cancellation;
 use crate::{ClientId, Principal, Time};
 
 impl ClientState {
@@ -74,7 +74,7 @@ impl Router {
                 session,
             };
             let is_unconfirmed = |session: &Arc<str>| self.is_unconfirmed(session);
-            match (request.class, request.session) {
+            match (request.call.class, request.call.session) {
                 (RequestClass::Prompt, Some(session)) => {
                     // A session that was closed may belong to another client by now.
                     let is_own = self.controller_of(&session) == Some(client);
@@ -90,7 +90,7 @@ impl Router {
                     }
                 }
                 (RequestClass::Listen, _) => {
-                    output.to_agent(request.process, &[&cancel_request(id)]);
+                    output.to_agent(request.process, &[&cancellation(id, None)]);
                 }
                 (class, session) => {
                     let Some(process) = self.processes.get_mut(request.process) else {
@@ -137,7 +137,7 @@ impl Router {
         for id in state.agent_requests {
             if let Some(request) = self.agent_requests.remove(id) {
                 request.revoke(id, Some(client), output);
-                let gone = client_gone(&request.id, request.permission);
+                let gone = client_gone(&request.ids.id, request.permission);
                 output.to_agent(request.process, &[&gone]);
             }
         }

@@ -15,8 +15,8 @@ use crate::service::agent::named::{Named, TooMany};
 use crate::service::agent::response::{client_gone, with_meta};
 use crate::service::json::unescape;
 use crate::service::jsonrpc::{
-    Envelope, IdRecovery, MAX_ID, MessageKind, RecoveredId, assigned, code, error, is_same, member,
-    splice, with_id,
+    Envelope, IdRecovery, MAX_ID, MessageKind, RecoveredId, Reference, assigned, code, error,
+    is_same, member, splice, with_id,
 };
 use crate::{ClientId, Time};
 
@@ -145,8 +145,7 @@ impl Router {
             }
             return self.stop_unused();
         }
-        let is_its = |request: &&ClientRequest| request.process == process;
-        let Some(request) = self.client_requests.get(upstream_id).filter(is_its) else {
+        let Some(request) = self.client_requests.of_process(process, &text[id.clone()]) else {
             return self.counters.drop_response(&text[id]);
         };
         if !self.may_answer(request, envelope, output) {
@@ -159,18 +158,18 @@ impl Router {
         let Some(request) = self.finish_client_request(now, upstream_id) else {
             return;
         };
-        if let (RequestClass::Create, Some(session)) = (request.class, &created)
+        if let (RequestClass::Create, Some(session)) = (request.call.class, &created)
             && !self.is_free(session)
         {
             log::error!("the agent answered with a session that is in use: {session:?}");
             let why = Some("the agent answered with a session that is in use");
-            let refused = error(&request.id, code::INTERNAL, "Internal error", why);
+            let refused = |id: &str| error(id, code::INTERNAL, "Internal error", why);
             self.drop_early(process, output);
-            return output.to_client(request.client, &[&refused]);
+            return request.answer(refused, output);
         }
         let token = self.apply_answer(&request, envelope, created.as_ref(), success, output);
         self.pass_answer(&request, envelope, id, token, success, output);
-        if request.class == RequestClass::Create {
+        if request.call.class == RequestClass::Create {
             // What the agent has sent about the new session before its answer follows the answer.
             let state = self.processes.get_mut(process);
             let early = created.zip(state);
@@ -192,9 +191,9 @@ impl Router {
         success: bool,
         output: &mut impl RouterOutput,
     ) -> Option<String> {
-        let (client, process) = (request.client, request.process);
+        let (client, process) = (request.call.client, request.process);
         let upstream_id = request.upstream_id;
-        match (request.class, &request.session) {
+        match (request.call.class, &request.call.session) {
             (RequestClass::Create, _) => {
                 let session = created?;
                 let tokens = NewTokens::new(output);
@@ -237,27 +236,23 @@ impl Router {
         success: bool,
         output: &mut impl RouterOutput,
     ) {
-        let (text, client) = (envelope.text, request.client);
-        match token {
-            _ if request.class == RequestClass::List && success => {
-                let has_watch_scope = output.has_watch_scope(client);
-                let listed = self.list_for(client, has_watch_scope, envelope);
-                output.to_client(client, &[&with_id(&listed, &request.id)]);
-            }
+        let client = request.call.client;
+        let Some(ids) = &request.sender_ids else {
             // The turn has moved to another client, which has not asked for it.
-            _ if request.is_adopted() => {
-                if let Some(session) = &request.session {
-                    output.to_client(client, &[&turn_ended(session, envelope)]);
-                }
+            if let Some(session) = &request.call.session {
+                output.to_client(client, &[&turn_ended(session, envelope)]);
             }
-            Some(token) => {
-                let with_token = with_meta(envelope, &token);
-                output.to_client(client, &[&with_id(&with_token, &request.id)]);
-            }
-            None if request.class == RequestClass::Listen => {
-                request.end_subscription(envelope, id, output);
-            }
-            None => output.to_client(client, &[&text[..id.start], &request.id, &text[id.end..]]),
+            return;
+        };
+        if request.call.class == RequestClass::List && success {
+            let has_watch_scope = output.has_watch_scope(client);
+            let listed = self.list_for(client, has_watch_scope, envelope);
+            output.to_client(client, &[&with_id(&listed, &ids.id)]);
+        } else if let Some(token) = token {
+            let with_token = with_meta(envelope, &token);
+            output.to_client(client, &[&with_id(&with_token, &ids.id)]);
+        } else {
+            request.restore(envelope, id, |parts| output.to_client(client, parts));
         }
     }
 
@@ -268,14 +263,14 @@ impl Router {
         upstream_id: u64,
     ) -> Option<ClientRequest> {
         let request = self.forget_client_request(upstream_id)?;
-        self.counters.answers.observe(now.since(request.since));
+        self.counters.answers.observe(now.since(request.call.since));
         Some(request)
     }
 
     /// Removes a request from all tables.
     pub(super) fn forget_client_request(&mut self, upstream_id: u64) -> Option<ClientRequest> {
         let request = self.remove_client_request(upstream_id)?;
-        if let Some(state) = self.clients.get_mut(&request.client) {
+        if let Some(state) = self.clients.get_mut(&request.call.client) {
             remove(&mut state.client_requests, &upstream_id);
         }
         Some(request)
@@ -288,15 +283,16 @@ impl Router {
         response: &Envelope<'_>,
         output: &impl RouterOutput,
     ) -> bool {
-        let named = Named::find(response, request.places).map(|named| Named {
+        let named = Named::find(response, request.call.places).map(|named| Named {
             // The client knows the session that it has named. The one that a method of the schema creates belongs to nobody yet: the
             // agent may reuse the id of another one.
             address: named.address.filter(|address| {
-                request.class != RequestClass::Create && request.session.as_deref() != Some(address)
+                let call = &request.call;
+                call.class != RequestClass::Create && call.session.as_deref() != Some(address)
             }),
             ..named
         });
-        named.is_ok_and(|named| self.may_get(request.client, &named, output))
+        named.is_ok_and(|named| self.may_get(request.call.client, &named, output))
     }
 
     /// Keeps a message for a session that is perhaps being created.
@@ -364,8 +360,7 @@ impl Router {
         let request = AgentRequest {
             client,
             process,
-            id: raw_id.into(),
-            progress_token: self.kept_progress_token(envelope),
+            ids: self.sender_ids(envelope, id.clone()),
             places: self.places_of(method),
             session: asked.session,
             permission,
@@ -436,10 +431,10 @@ impl Router {
             Receiver::Nobody | Receiver::Early(_) => Ok(Asked::default()),
             Receiver::Crossing => Err(CROSSING),
             Receiver::Unnamed => {
-                if let Some((range, request)) = self.client_requests.named_in(process, envelope) {
+                if let Some(to) = self.client_requests.named_in(process, envelope) {
                     return Ok(Asked {
-                        client: Some(request.client),
-                        reference: Some((range, request.id.clone())),
+                        client: self.requester(to.upstream_id),
+                        reference: Some((to.range, to.own.into())),
                         ..Asked::default()
                     });
                 }
@@ -544,19 +539,33 @@ impl Router {
             Receiver::Nobody => return self.counters.dropped += 1,
             Receiver::Crossing => return self.counters.drop_crossing(method),
         }
-        if self.limits.protocol.has_progress_tokens()
-            && self.notify_requester(process, envelope, method, output)
-        {
-            return;
-        }
-        if let Some((range, request)) = self.client_requests.named_in(process, envelope) {
-            let parts = [&text[..range.start], &request.id, &text[range.end..]];
-            return output.to_client(request.client, &parts);
+        let requests = &self.client_requests;
+        let reference = if self.limits.protocol.has_progress_tokens() {
+            requests.reference(process, method, envelope)
+        } else {
+            let referred = requests.named_in(process, envelope);
+            referred.map_or(Reference::None, Reference::Id)
+        };
+        match reference {
+            Reference::None => {}
+            Reference::Gone => return self.counters.drop_notification(method),
+            Reference::Progress(to) | Reference::Subscription(to) | Reference::Id(to) => {
+                if let Some(client) = self.requester(to.upstream_id) {
+                    output.to_client(client, &to.parts(text));
+                }
+                return;
+            }
         }
         if let Some(client) = self.take_elicited(process, envelope) {
             return output.to_client(client, &[text]);
         }
         self.pass_to_all(process, text, output);
+    }
+
+    /// The client of a pending request.
+    fn requester(&self, upstream_id: u64) -> Option<ClientId> {
+        let request = self.client_requests.get(upstream_id);
+        request.map(|request| request.call.client)
     }
 
     /// The client that was asked the question which a notification of the agent completes.
@@ -629,7 +638,7 @@ impl Router {
             return self.counters.dropped += 1;
         };
         let found = self.agent_requests.iter().find(|(_, request)| {
-            request.process == process && is_same(&request.id, &text[range.clone()])
+            request.process == process && is_same(&request.ids.id, &text[range.clone()])
         });
         let found = found.map(|(id, request)| (id, request.client, request.approvers.clone()));
         let Some((upstream_id, client, approvers)) = found else {

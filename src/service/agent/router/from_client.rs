@@ -4,17 +4,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::observers::{is_for_observers, watch_only};
-use super::references::PROGRESS;
 use super::sessions::{Session, SessionError, class_of};
 use super::{
-    ClientRequest, MAX_INITIALIZE, RequestClass, Router, RouterOutput, cancelled_id,
+    ClientCall, ClientRequest, MAX_INITIALIZE, RequestClass, Router, RouterOutput, cancelled_id,
     is_cancellation,
 };
 use crate::service::agent::params::known_params;
 use crate::service::agent::schema::wrong_kind;
 use crate::service::jsonrpc::{
-    Envelope, EnvelopeError, MAX_ID, MessageKind, TOO_LONG, assigned, code, error,
-    invalid_message_error, is_same, splice,
+    Envelope, EnvelopeError, IdRanges, MAX_ID, MessageKind, PROGRESS, TOO_LONG, assigned, code,
+    error, invalid_message_error, is_same,
 };
 use crate::{ClientId, CloseCode, Time};
 
@@ -222,7 +221,7 @@ impl Router {
                 return output.to_client(client, &[&error.response(raw_id)]);
             }
         };
-        let (cancelled, progress_token) = match self.references_in(client, method, envelope) {
+        let (cancelled, ids) = match self.references_in(client, method, envelope, id) {
             Ok(references) => references,
             Err(why) => {
                 let refused = error(raw_id, code::INVALID, "Invalid request", Some(why));
@@ -237,34 +236,27 @@ impl Router {
         // The request is recorded before it is sent, so its response cannot arrive first.
         let process = admitted.process;
         self.record(ClientRequest {
-            client,
             process,
             upstream_id,
-            id: raw_id.into(),
-            progress_token: progress_token
-                .clone()
-                .map(|range| envelope.text[range].into()),
-            class: admitted.class,
-            places: self.places_of(method),
-            session: admitted.session,
-            since: now,
+            sender_ids: Some(ids.read(envelope.text)),
+            call: ClientCall {
+                client,
+                class: admitted.class,
+                places: self.places_of(method),
+                session: admitted.session,
+                since: now,
+            },
         });
         if admitted.is_kept && method == "session/resume" && self.lacks_resume(process) {
             // The agent still has the session and does not know about connections, so no message to it is needed.
             let response = format!(r#"{{"jsonrpc":"2.0","id":{upstream_id},"result":{{}}}}"#);
             return self.handle_agent_message(now, process, &response, output);
         }
-        let (text, upstream_id) = (envelope.text, upstream_id.to_string());
-        if cancelled.is_none() && progress_token.is_none() {
-            let parts = [&text[..id.start], &upstream_id, &text[id.end..]];
-            return output.to_agent(process, &parts);
-        }
         let cancelled = cancelled.map(|(range, cancelled)| (range, cancelled.to_string()));
         let cancelled = cancelled.as_ref().map(|(range, id)| (range.clone(), &**id));
-        let token = progress_token.map(|range| (range, &*upstream_id));
-        let pieces = [Some((id, &*upstream_id)), cancelled, token];
-        let mut pieces: Vec<_> = pieces.into_iter().flatten().collect();
-        output.to_agent(process, &splice(text, &mut pieces));
+        ids.replace(envelope.text, upstream_id, cancelled, |parts| {
+            output.to_agent(process, parts);
+        });
     }
 
     /// Whether the agent does not have `session/resume`.
@@ -287,16 +279,17 @@ impl Router {
         }))
     }
 
-    /// The references that a request has to others: the request that it cancels, and its progress token.
+    /// The request that a request cancels, and where the request has its own ids.
     #[expect(clippy::type_complexity, reason = "it is taken apart at once")]
     fn references_in(
         &self,
         client: ClientId,
         method: &str,
         envelope: &Envelope<'_>,
-    ) -> Result<(Option<(Range<usize>, u64)>, Option<Range<usize>>), &'static str> {
+        id: Range<usize>,
+    ) -> Result<(Option<(Range<usize>, u64)>, IdRanges), &'static str> {
         let cancelled = is_cancellation(method).then(|| self.find_cancelled(client, envelope));
-        Ok((cancelled.transpose()?, self.progress_token_of(envelope)?))
+        Ok((cancelled.transpose()?, self.id_ranges(envelope, id)?))
     }
 
     /// Notes that a prompt begins a turn of a session, and shows it to the observers.
@@ -380,7 +373,8 @@ impl Router {
         let ids = state.map_or(&[][..], |state| &state.client_requests);
         let is_named = |id: &&u64| {
             let request = self.client_requests.get(**id);
-            request.is_some_and(|request| is_same(&request.id, raw))
+            let ids = request.and_then(|request| request.sender_ids.as_ref());
+            ids.is_some_and(|ids| is_same(&ids.id, raw))
         };
         // The latest request counts if a client reuses an id.
         let upstream_id = ids.iter().filter(is_named).max();
@@ -389,16 +383,16 @@ impl Router {
     }
 
     pub(super) fn record(&mut self, request: ClientRequest) {
-        if let Some(state) = self.clients.get_mut(&request.client) {
+        if let Some(state) = self.clients.get_mut(&request.call.client) {
             state.client_requests.push(request.upstream_id);
         }
-        if request.class == RequestClass::Create
+        if request.call.class == RequestClass::Create
             && let Some(process) = self.processes.get_mut(request.process)
         {
             process.creating += 1;
         }
-        let (id, since) = (request.upstream_id, request.since);
-        match request.class {
+        let (id, since) = (request.upstream_id, request.call.since);
+        match request.call.class {
             RequestClass::Prompt | RequestClass::Listen => self.client_requests.insert(id, request),
             _ => {
                 let deadline = self.client_requests.insert_timed(id, request, since);
@@ -486,9 +480,9 @@ impl Router {
             self.counters.denied += 1;
             log::warn!("refused the answer of {client} to a request of the agent: {refused}");
             request.revoke(upstream_id, Some(client), output);
-            return output.to_agent(request.process, &[&refused.response(&request.id)]);
+            return output.to_agent(request.process, &[&refused.response(&request.ids.id)]);
         }
-        let parts = [&text[..id.start], &request.id, &text[id.end..]];
+        let parts = [&text[..id.start], &request.ids.id, &text[id.end..]];
         output.to_agent(request.process, &parts);
         if request.permission {
             self.note_approval(upstream_id, &request, client, envelope, output);

@@ -291,15 +291,13 @@ impl Router {
         state.abandoned.retain(|id, _| *id < first_id);
         state.orphaned.retain(|id, _| *id < first_id);
         self.processes.discard(process);
-        let requests = self.client_requests.values();
-        let held =
-            requests.filter(|request| request.process == process && request.upstream_id > first_id);
-        let mut held: Vec<u64> = held.map(|request| request.upstream_id).collect();
-        held.sort_unstable();
+        let mut held = self.client_requests.ids_of_process(process);
+        held.retain(|id| *id > first_id);
         self.counters.timed_out += held.len() as u64;
         for id in held {
             if let Some(request) = self.fail_client_request(id, &failed, output)
-                && let (RequestClass::Claim, Some(session)) = (request.class, &request.session)
+                && let (RequestClass::Claim, Some(session)) =
+                    (request.call.class, &request.call.session)
             {
                 self.unclaim(id, session, output);
             }

@@ -21,7 +21,6 @@ mod from_client;
 mod handshakes;
 mod mode;
 mod observers;
-mod pending;
 mod processes;
 mod receivers;
 mod references;
@@ -40,11 +39,10 @@ use super::initialize::Capabilities;
 use super::named::Places;
 use crate::service::id_map::IdMap;
 use crate::service::json::Skimmer;
-use crate::service::jsonrpc::{Envelope, is_spelling_of};
+use crate::service::jsonrpc::{Call, Envelope, Forwarded, Pending, SenderIds, is_spelling_of};
 use crate::service::sharing::Sharing;
 use crate::{ClientId, CloseCode, Histogram, Principal, Scope, Time};
 use ended_sessions::EndedSessions;
-use pending::Pending;
 pub(crate) use processes::ProcessChange;
 use processes::{Processes, Run};
 use sessions::Session;
@@ -160,25 +158,26 @@ struct ClientState {
     elicitations: VecDeque<(usize, Box<str>)>,
 }
 
-/// A request of a client that the agent has not answered.
+/// A client's request that the agent has not answered. It has no caller's ids if it is the turn of a session that the client has
+/// taken over: the client gets a notification instead of the response.
+type ClientRequest = Forwarded<ClientCall>;
+
+/// The router's part of a client's request.
 #[derive(Debug)]
-struct ClientRequest {
+struct ClientCall {
     client: ClientId,
-    /// The agent process that got it.
-    process: usize,
-    /// The id that the agent knows the request by.
-    upstream_id: u64,
-    /// The client's own id, as the client wrote it. Empty for the turn of a session that the client has taken over, because
-    /// the client gets a notification instead of the response.
-    id: Box<str>,
-    /// The client's progress token, as the client wrote it. The agent gets the upstream id instead.
-    progress_token: Option<Box<str>>,
     class: RequestClass,
     /// Where its response has session ids.
     places: Places,
     /// The session that the request names.
     session: Option<Arc<str>>,
     since: Time,
+}
+
+impl Call for ClientCall {
+    fn is_subscription(&self) -> bool {
+        self.class == RequestClass::Listen
+    }
 }
 
 /// The effect of a request on sessions.
@@ -212,10 +211,8 @@ struct AgentRequest {
     client: ClientId,
     /// The agent process that sent it.
     process: usize,
-    /// The agent's own id, as written.
-    id: Box<str>,
-    /// The agent's own progress token, as written.
-    progress_token: Option<Box<str>>,
+    /// The agent's own ids. Only the client that gets the request may use its progress token.
+    ids: SenderIds,
     /// Where its response has session ids.
     places: Places,
     /// The session that the request names.
@@ -264,6 +261,13 @@ impl RouterCounters {
         self.dropped += 1;
         let start = &id[..id.floor_char_boundary(100)];
         log::debug!("dropped a response of the agent: no request has the id {start}");
+    }
+
+    /// Counts and logs a notification of the agent about a request that is not pending.
+    fn drop_notification(&mut self, method: &str) {
+        self.dropped += 1;
+        let start = &method[..method.floor_char_boundary(100)];
+        log::debug!("dropped a notification of the agent: {start:?} is about no pending request");
     }
 
     /// Counts a request of a client that is passed on.
@@ -356,12 +360,17 @@ impl Router {
     pub(crate) fn kept_for_requests(&self) -> usize {
         let length = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
         let client_requests = self.client_requests.values().map(|request| {
-            let session = request.session.as_ref().map_or(0, |session| session.len());
-            request.id.len() + session + length(&request.progress_token)
+            let session = request
+                .call
+                .session
+                .as_ref()
+                .map_or(0, |session| session.len());
+            let ids = request.sender_ids.as_ref();
+            session + ids.map_or(0, |ids| ids.id.len() + length(&ids.progress_token))
         });
         let agent_requests = self.agent_requests.values();
-        let agent_requests =
-            agent_requests.map(|request| request.id.len() + length(&request.progress_token));
+        let agent_requests = agent_requests
+            .map(|request| request.ids.id.len() + length(&request.ids.progress_token));
         client_requests.chain(agent_requests).sum()
     }
 
@@ -403,7 +412,8 @@ impl Router {
 
     /// Visits every client in every table. A client that is in several tables is visited several times.
     pub(crate) fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
-        let requests = self.client_requests.values().map(|request| request.client);
+        let requests = self.client_requests.values();
+        let requests = requests.map(|request| request.call.client);
         let agent_requests = self.agent_requests.values().map(|request| request.client);
         let observers = self.sessions.values();
         let observers = observers.flat_map(|session| session.observers.iter().copied());
@@ -430,7 +440,7 @@ impl Router {
                 .process
                 .and_then(|process| self.processes.get(process));
             let mut requests = state.client_requests.iter();
-            requests.any(|id| !self.client_requests.is_listening(*id))
+            requests.any(|id| self.is_awaited(*id))
                 || !state.agent_requests.is_empty()
                 || process.is_some_and(|process| process.initialize.is_wanted_by(client))
         }) || self.has_running_turn(client)
@@ -453,10 +463,16 @@ impl Router {
         self.last_id
     }
 
+    /// Whether a client waits for the response to its request. It does not wait for that of a subscription.
+    fn is_awaited(&self, upstream_id: u64) -> bool {
+        let request = self.client_requests.get(upstream_id);
+        request.is_some_and(|request| !request.call.is_subscription())
+    }
+
     /// Removes a request from the table of all requests, but not from its client's list.
     fn remove_client_request(&mut self, upstream_id: u64) -> Option<ClientRequest> {
         let request = self.client_requests.remove(upstream_id)?;
-        if request.class == RequestClass::Create
+        if request.call.class == RequestClass::Create
             && let Some(process) = self.processes.get_mut(request.process)
         {
             process.creating -= 1;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::early_messages::EarlyMessages;
 use super::sessions::turn_ended;
-use super::{AbandonedRequest, ClientRequest, RequestClass, Router, RouterOutput};
+use super::{AbandonedRequest, AgentRequest, ClientRequest, RequestClass, Router, RouterOutput};
 use crate::service::agent::initialize::Initialize;
 use crate::service::agent::response::client_gone;
 use crate::service::id_map::IdMap;
@@ -440,17 +440,11 @@ impl Router {
         for (client, id) in state.initialize.take_wanted() {
             output.to_client(client, &[&failed(&id)]);
         }
-        let requests = self.client_requests.values();
-        let requests = requests.filter(|request| request.process == process);
-        let mut ids: Vec<u64> = requests.map(|request| request.upstream_id).collect();
-        ids.sort_unstable();
-        for id in ids {
+        for id in self.client_requests.ids_of_process(process) {
             self.fail_client_request(id, failed, output);
         }
-        let questions = self.agent_requests.iter();
-        let questions = questions.filter(|(_, request)| request.process == process);
-        let questions: Vec<u64> = questions.map(|(id, _)| id).collect();
-        for id in questions {
+        let is_its = |request: &AgentRequest| request.process == process;
+        for id in self.agent_requests.ids_of(is_its) {
             self.forget_agent_request(id);
         }
         // The agent that has sent them needs no answer.
@@ -471,30 +465,28 @@ impl Router {
         output: &mut impl RouterOutput,
     ) -> Option<ClientRequest> {
         let request = self.forget_client_request(upstream_id)?;
-        let failed = failed(if request.is_adopted() {
-            "0"
-        } else {
-            &request.id
-        });
-        if let (RequestClass::Prompt, Some(session), Ok(envelope)) =
-            (request.class, &request.session, Envelope::parse(&failed))
-            && let Some(bound) = self.sessions.get(session)
+        if let (RequestClass::Prompt, Some(session), Ok(envelope)) = (
+            request.call.class,
+            &request.call.session,
+            Envelope::parse(&failed("0")),
+        ) && let Some(bound) = self.sessions.get(session)
         {
             bound.show_turn_ended(session, &envelope, output);
         }
-        request.answer(&failed, output);
+        request.answer(failed, output);
         Some(request)
     }
 }
 
 impl ClientRequest {
-    /// Sends a response with the client's id in it. For an adopted turn, sends the notification that it has ended instead.
-    fn answer(&self, text: &str, output: &mut impl RouterOutput) {
-        if !self.is_adopted() {
-            return output.to_client(self.client, &[text]);
-        }
-        if let (Some(session), Ok(envelope)) = (&self.session, Envelope::parse(text)) {
-            output.to_client(self.client, &[&turn_ended(session, &envelope)]);
+    /// Sends the response that `failed` writes for an id. For an adopted turn, sends the notification that it has ended instead.
+    pub(super) fn answer(&self, failed: impl Fn(&str) -> String, output: &mut impl RouterOutput) {
+        let call = &self.call;
+        if let Some(ids) = &self.sender_ids {
+            output.to_client(call.client, &[&failed(&ids.id)]);
+        } else if let (Some(session), Ok(envelope)) = (&call.session, Envelope::parse(&failed("0")))
+        {
+            output.to_client(call.client, &[&turn_ended(session, &envelope)]);
         }
     }
 }

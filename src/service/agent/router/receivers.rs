@@ -85,8 +85,9 @@ impl Router {
         envelope: &Envelope<'_>,
         client: Option<ClientId>,
     ) -> Option<(Range<usize>, Box<str>)> {
-        let (range, request) = self.client_requests.named_in(process, envelope)?;
-        (Some(request.client) == client).then(|| (range, request.id.clone()))
+        let referred = self.client_requests.named_in(process, envelope)?;
+        let request = self.client_requests.get(referred.upstream_id)?;
+        (Some(request.call.client) == client).then(|| (referred.range, referred.own.into()))
     }
 
     /// Whether a client may know of all sessions that a message names.
@@ -113,10 +114,10 @@ impl Router {
         if orphans(state).any(|client| !self.clients.contains_key(&client)) {
             return None;
         }
-        let names_none = |request: &ClientRequest| request.session.is_none();
+        let names_none = |request: &ClientRequest| request.call.session.is_none();
         let is_its = |request: &ClientRequest| request.process == process;
         let mut requests = self.client_requests.values();
-        let acts = |request: &ClientRequest| !output.has_watch_scope(request.client);
+        let acts = |request: &ClientRequest| !output.has_watch_scope(request.call.client);
         let is_pending = requests
             .any(|request| is_its(request) && names_none(request) && acts(request))
             || state.initialize.is_wanted();
@@ -144,7 +145,7 @@ impl Router {
         let requests = self.client_requests.values();
         let mut clients = requests
             .filter(|request| request.process == process && filter(request))
-            .map(|request| request.client)
+            .map(|request| request.call.client)
             .chain(self.processes.get(process)?.initialize.wanted())
             .filter(|client| !output.has_watch_scope(*client));
         let first = clients.next()?;

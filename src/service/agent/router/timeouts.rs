@@ -64,8 +64,8 @@ impl Router {
         };
         self.counters.timed_out += 1;
         let why = Some("the agent has not answered in time");
-        let failed = error(&request.id, code::TIMED_OUT, "Timed out", why);
-        output.to_client(request.client, &[&failed]);
+        let failed = |id: &str| error(id, code::TIMED_OUT, "Timed out", why);
+        request.answer(failed, output);
         if let Some(process) = self.processes.get_mut(request.process)
             && !std::mem::replace(&mut process.is_silent, true)
         {
@@ -84,24 +84,24 @@ impl Router {
         output: &mut impl RouterOutput,
     ) {
         let id = request.upstream_id;
-        let Some(principal) = self.clients.get(&request.client) else {
+        let Some(principal) = self.clients.get(&request.call.client) else {
             return;
         };
         let principal = principal.principal.clone();
-        let claimed = request.session.as_ref();
-        let claimed = claimed.filter(|_| request.class == RequestClass::Claim);
+        let claimed = request.call.session.as_ref();
+        let claimed = claimed.filter(|_| request.call.class == RequestClass::Claim);
         let is_unconfirmed = claimed.is_some_and(|session| self.is_unconfirmed(session));
         if let Some(process) = self.processes.get_mut(request.process) {
-            if request.class == RequestClass::Create || is_unconfirmed {
+            if request.call.class == RequestClass::Create || is_unconfirmed {
                 let session = claimed.cloned();
                 let abandoned = AbandonedRequest {
-                    client: request.client,
+                    client: request.call.client,
                     principal,
                     session,
                 };
                 process.abandoned.insert(id, abandoned);
-            } else if request.session.is_none() && process.orphaned.len() < MAX_ORPHANED {
-                process.orphaned.insert(id, request.client);
+            } else if request.call.session.is_none() && process.orphaned.len() < MAX_ORPHANED {
+                process.orphaned.insert(id, request.call.client);
             }
         }
         if let Some(session) = claimed {
@@ -116,7 +116,7 @@ impl Router {
         };
         self.counters.timed_out += 1;
         let why = Some("the client has not answered in time");
-        let failed = error(&request.id, code::TIMED_OUT, "Timed out", why);
+        let failed = error(&request.ids.id, code::TIMED_OUT, "Timed out", why);
         output.to_agent(request.process, &[&failed]);
         if self.limits.protocol.cancels_late_requests() {
             request.revoke(upstream_id, None, output);

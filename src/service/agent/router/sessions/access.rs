@@ -240,7 +240,7 @@ impl Router {
         };
         let creates = |id: &u64| {
             let request = self.client_requests.get(*id);
-            request.is_some_and(|request| request.class == RequestClass::Create)
+            request.is_some_and(|request| request.call.class == RequestClass::Create)
         };
         let requests = state.client_requests.iter();
         let creating = requests.filter(|id| creates(id)).count();

@@ -176,7 +176,7 @@ impl Router {
         names.sort_unstable();
         let mut waiting: HashMap<&Arc<str>, usize> = HashMap::new();
         let requests = self.client_requests.values();
-        for session in requests.filter_map(|request| request.session.as_ref()) {
+        for session in requests.filter_map(|request| request.call.session.as_ref()) {
             *waiting.entry(session).or_default() += 1;
         }
         let figures = names.into_iter().filter_map(|name| {

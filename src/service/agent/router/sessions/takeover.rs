@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::super::connections::cancel_session;
-use super::super::{ClientRequest, RequestClass, Router, RouterOutput, remove};
+use super::super::{ClientCall, ClientRequest, RequestClass, Router, RouterOutput, remove};
 use super::SessionState;
 use crate::ClientId;
 use crate::log_event::{log_event, word};
@@ -20,7 +20,7 @@ const TURN_ENDED: &str = "_outrigger/turn_ended";
 impl ClientRequest {
     /// Whether the request is the turn of a session that its client has taken over.
     pub(in super::super) fn is_adopted(&self) -> bool {
-        self.id.is_empty()
+        self.sender_ids.is_none()
     }
 }
 
@@ -68,11 +68,11 @@ impl Router {
                 continue;
             };
             let why = Some("another connection has taken the session over");
-            if !request.is_adopted() {
-                let failed = error(&request.id, code::DENIED, "Access denied", why);
+            if let Some(ids) = &request.sender_ids {
+                let failed = error(&ids.id, code::DENIED, "Access denied", why);
                 output.to_client(old, &[&failed]);
             }
-            if request.class == RequestClass::Prompt {
+            if request.call.class == RequestClass::Prompt {
                 self.adopt(new, request);
             } else {
                 self.expect_late_response(&request, output);
@@ -114,7 +114,7 @@ impl Router {
                 _ => {
                     if let Some(request) = self.agent_requests.remove(id) {
                         request.revoke(id, Some(old), output);
-                        let gone = client_gone(&request.id, request.permission);
+                        let gone = client_gone(&request.ids.id, request.permission);
                         output.to_agent(request.process, &[&gone]);
                     }
                 }
@@ -126,9 +126,13 @@ impl Router {
     fn adopt(&mut self, client: ClientId, request: ClientRequest) {
         let state = self.clients.get(&client);
         if state.is_some_and(|state| state.client_requests.len() < self.limits.client_requests) {
-            self.record(ClientRequest {
+            let call = ClientCall {
                 client,
-                id: "".into(),
+                ..request.call
+            };
+            self.record(ClientRequest {
+                sender_ids: None,
+                call,
                 ..request
             });
         }
@@ -184,7 +188,7 @@ impl Router {
                 && let Some(request) = self.forget_agent_request(id)
             {
                 request.revoke(id, None, output);
-                let gone = client_gone(&request.id, request.permission);
+                let gone = client_gone(&request.ids.id, request.permission);
                 output.to_agent(request.process, &[&gone]);
             }
         }
@@ -196,7 +200,8 @@ impl Router {
         let ids = state.map_or(&[][..], |state| &state.client_requests);
         let names = |id: &&u64| {
             self.client_requests.get(**id).is_some_and(|request| {
-                request.class != RequestClass::Claim && request.session.as_ref() == Some(session)
+                let call = &request.call;
+                call.class != RequestClass::Claim && call.session.as_ref() == Some(session)
             })
         };
         ids.iter().filter(names).copied().collect()
