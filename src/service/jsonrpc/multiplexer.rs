@@ -105,7 +105,7 @@ impl<R> Pending<R> {
 }
 
 /// A user's part of a request.
-pub(crate) trait Call {
+pub(crate) trait RequestKind {
     /// Whether the request stays open for notifications, as `subscriptions/listen` of the Model Context Protocol does.
     fn is_subscription(&self) -> bool;
 }
@@ -181,7 +181,7 @@ impl IdRanges {
     }
 }
 
-impl<C: Call> Forwarded<C> {
+impl<C: RequestKind> Forwarded<C> {
     /// Sends a message about the request with the ids of its caller, in parts: its response, or its cancellation by the process. The
     /// message has the upstream id at `id`. Returns `None` if the request has no caller.
     pub(crate) fn restore<T>(
@@ -243,7 +243,7 @@ impl Referred<'_> {
 }
 
 /// The requests of many callers.
-impl<C: Call> Pending<Forwarded<C>> {
+impl<C: RequestKind> Pending<Forwarded<C>> {
     /// The request that a process knows by this id.
     pub(crate) fn of_process(&self, process: usize, raw: &str) -> Option<&Forwarded<C>> {
         let request = self.get(assigned(raw)?)?;
@@ -359,7 +359,7 @@ mod tests {
 
     struct Listens(bool);
 
-    impl Call for Listens {
+    impl RequestKind for Listens {
         fn is_subscription(&self) -> bool {
             self.0
         }

@@ -1,14 +1,14 @@
 //! What the pool and the sessions share: the callers, the limits, and the calls that wait.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::http_error::HttpError;
 use super::quota::{Full, Quota};
+use crate::service::deadlines::{Alarm, Deadlines};
 use crate::service::id_map::IdMap;
-use crate::{ClientId, Context, Principal, Time, TimerId};
+use crate::{ClientId, Context, Principal, TimerId};
 
 /// A call whose answer is not complete. Ids are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,49 +19,30 @@ pub(super) enum Call {
     Session(Uuid, u32),
 }
 
-/// Calls in the order of their deadlines. All have the same delay.
+/// The time limit of calls, with a timer for the first of them.
 #[derive(Debug)]
 pub(super) struct Delays {
-    delay: Option<Duration>,
-    calls: VecDeque<(Time, Call)>,
-    /// The number of calls at which those that do not wait any more are removed.
-    clean_at: usize,
-    timer: Option<TimerId>,
+    deadlines: Deadlines<Call>,
+    alarm: Alarm,
 }
-
-/// The number of calls up to which it is not worth looking for those that do not wait any more.
-const FEW_CALLS: usize = 64;
 
 impl Delays {
     fn new(delay: Option<Duration>) -> Self {
         Self {
-            delay,
-            calls: VecDeque::new(),
-            clean_at: FEW_CALLS,
-            timer: None,
+            deadlines: Deadlines::new(delay),
+            alarm: Alarm::default(),
         }
     }
 
-    /// Begins the delay of a call. Removes calls that `is_waiting` does not confirm.
+    /// Begins the delay of a call. Forgets calls that `is_pending` does not confirm.
     pub(super) fn push(
         &mut self,
         ctx: &mut Context,
         call: Call,
-        is_waiting: impl Fn(Call) -> bool,
+        is_pending: impl Fn(Call) -> bool,
     ) {
-        let Some(delay) = self.delay else { return };
-        while let Some((_, oldest)) = self.calls.front()
-            && !is_waiting(*oldest)
-        {
-            self.calls.pop_front();
-        }
-        if self.calls.len() >= self.clean_at {
-            self.calls.retain(|(_, call)| is_waiting(*call));
-            self.clean_at = 2 * self.calls.len() + FEW_CALLS;
-        }
-        self.calls.push_back((ctx.now() + delay, call));
-        if self.timer.is_none() {
-            self.timer = Some(ctx.set_timer(delay));
+        if let Some(at) = self.deadlines.push(ctx.now(), call, is_pending) {
+            self.alarm.set_by(ctx, at);
         }
     }
 
@@ -70,25 +51,14 @@ impl Delays {
         &mut self,
         ctx: &mut Context,
         timer: TimerId,
-        is_waiting: impl Fn(Call) -> bool,
+        is_pending: impl Fn(Call) -> bool,
     ) -> Option<Vec<Call>> {
-        if self.timer != Some(timer) {
+        if !self.alarm.expire(timer) {
             return None;
         }
-        self.timer = None;
         let now = ctx.now();
-        let mut due = Vec::new();
-        while let Some(&(at, call)) = self.calls.front() {
-            let waits = is_waiting(call);
-            if waits && at > now {
-                self.timer = Some(ctx.set_timer(at.since(now)));
-                break;
-            }
-            self.calls.pop_front();
-            if waits {
-                due.push(call);
-            }
-        }
+        let due = std::iter::from_fn(|| self.deadlines.pop(now, &is_pending)).collect();
+        self.alarm.set(ctx, self.deadlines.first());
         Some(due)
     }
 }

@@ -28,10 +28,10 @@ pub use self::service::Mcp;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed {
     use crate::Request;
-    use crate::service::jsonrpc::{Envelope, MessageKind};
+    use crate::service::jsonrpc::{Envelope, IdRanges, MessageKind};
 
     use super::http_error::HttpError;
-    use super::pool::{with_subscription, with_unique_ids};
+    use super::pool::with_subscription;
     use super::request::Post;
     pub(crate) use super::{replay::EventId, tools::Tools};
 
@@ -48,9 +48,9 @@ pub(crate) mod fuzzed {
         let MessageKind::Request { id, .. } = &envelope.kind else {
             return None;
         };
-        let token = envelope.progress_token().ok()?;
-        let own = token.clone().map(|range| text[range].to_owned());
-        Some((with_unique_ids(text, id, token.as_ref(), unique), own))
+        let ids = IdRanges::find(&envelope, id.clone()).ok()?;
+        let own = ids.read(text).progress_token.map(String::from);
+        Some((ids.replace(text, unique, None, |parts| parts.concat()), own))
     }
 
     /// A notification with the id of a subscription. `None` if it is not a notification without one.

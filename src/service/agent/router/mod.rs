@@ -39,7 +39,9 @@ use super::initialize::Capabilities;
 use super::named::Places;
 use crate::service::id_map::IdMap;
 use crate::service::json::Skimmer;
-use crate::service::jsonrpc::{Call, Envelope, Forwarded, Pending, SenderIds, is_spelling_of};
+use crate::service::jsonrpc::{
+    Envelope, Forwarded, Pending, RequestKind, SenderIds, is_spelling_of,
+};
 use crate::service::sharing::Sharing;
 use crate::{ClientId, CloseCode, Histogram, Principal, Scope, Time};
 use ended_sessions::EndedSessions;
@@ -174,7 +176,7 @@ struct ClientCall {
     since: Time,
 }
 
-impl Call for ClientCall {
+impl RequestKind for ClientCall {
     fn is_subscription(&self) -> bool {
         self.class == RequestClass::Listen
     }

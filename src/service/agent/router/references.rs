@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{AgentRequest, Router, RouterOutput};
 use crate::ClientId;
-use crate::service::jsonrpc::{Call, Envelope, IdRanges, SenderIds, is_same, sole_member};
+use crate::service::jsonrpc::{Envelope, IdRanges, RequestKind, SenderIds, is_same, sole_member};
 
 impl Router {
     /// Where a request has the ids that are replaced. An error says why the request is refused.

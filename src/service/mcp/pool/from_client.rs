@@ -1,10 +1,9 @@
 //! Requests of callers: from the call to a process, and their ends that do not come from a process.
 
-use std::ops::Range;
-
-use super::rewrite::{cancellation, with_unique_ids};
 use super::{PendingRequest, Pool, Purpose, Subscription, Support};
-use crate::service::jsonrpc::{Envelope, MessageKind, code, error};
+use crate::service::jsonrpc::{
+    Envelope, Forwarded, IdRanges, MessageKind, cancellation, code, error,
+};
 use crate::service::mcp::http_error::HttpError;
 use crate::service::mcp::hub::{Call, Hub};
 use crate::service::mcp::listen::Filter;
@@ -18,16 +17,15 @@ const MAX_SUBSCRIPTION: usize = 64 << 10;
 impl Pool {
     /// Whether a process has the request, and its stream has not begun.
     pub(in crate::service::mcp) fn may_begin(&self, id: u64) -> bool {
-        matches!(
-            self.requests.get(&id),
-            Some(PendingRequest { purpose: Purpose::Call { reply, held: None, .. }, .. })
-                if !reply.is_streaming()
-        )
+        let request = self.requests.get(id);
+        request.is_some_and(|request| {
+            matches!(&request.call, Purpose::Call { reply, held: None, .. } if !reply.is_streaming())
+        })
     }
 
     /// Whether a request still waits for its answer.
     pub(in crate::service::mcp) fn is_waiting(&self, id: u64) -> bool {
-        self.requests.contains_key(&id)
+        self.requests.get(id).is_some()
     }
 
     /// The running process that reads its input and has the fewest requests. `None` if none runs.
@@ -66,17 +64,14 @@ impl Pool {
         let own_id = &envelope.text[id.clone()];
         let is_subscription = method == "subscriptions/listen";
         match self.accept(hub, envelope, is_subscription, &reply, &principal) {
-            Ok((slot, token)) => {
+            Ok((slot, ids)) => {
                 let request = self.next_id();
                 hub.callers.insert(reply.caller, Call::Pool(request));
-                let text = with_unique_ids(envelope.text, id, token.as_ref(), request);
-                let token = token.map(|range| envelope.text[range].into());
+                let text = ids.replace(envelope.text, request, None, |parts| parts.concat());
                 let is_held = self.support == Support::Unknown;
                 let purpose = Purpose::Call {
                     reply,
                     principal,
-                    id: own_id.into(),
-                    token,
                     listens: is_subscription.then(|| {
                         Box::new(Subscription {
                             filter: Filter::of(envelope),
@@ -87,8 +82,13 @@ impl Pool {
                     lists_tools: method == "tools/list",
                     held: None,
                 };
-                self.requests
-                    .insert(request, PendingRequest { slot, purpose });
+                let pending = Forwarded {
+                    process: slot,
+                    upstream_id: request,
+                    sender_ids: Some(ids.read(envelope.text)),
+                    call: purpose,
+                };
+                self.requests.insert(request, pending);
                 self.slots[slot].pending += 1;
                 if is_held {
                     self.hold(request, text);
@@ -119,7 +119,7 @@ impl Pool {
             });
     }
 
-    /// Chooses the process for a request. Returns its slot, and where the request has a progress token.
+    /// Chooses the process for a request. Returns its slot, and where the request has the ids that are replaced.
     fn accept(
         &mut self,
         hub: &mut Hub,
@@ -127,10 +127,11 @@ impl Pool {
         is_subscription: bool,
         reply: &Reply,
         principal: &Principal,
-    ) -> Result<(usize, Option<Range<usize>>), HttpError> {
-        // A token that a server could read elsewhere would not be replaced, and could name the request of another caller.
-        let token = envelope
-            .progress_token()
+    ) -> Result<(usize, IdRanges), HttpError> {
+        let MessageKind::Request { id, .. } = &envelope.kind else {
+            return Err(HttpError::invalid("Invalid request"));
+        };
+        let ids = IdRanges::find(envelope, id.clone())
             .map_err(|why| HttpError::invalid(format!("Invalid request: {why}")))?;
         if is_subscription && !reply.takes_events() {
             return Err(HttpError::events_required());
@@ -157,16 +158,14 @@ impl Pool {
             return Err(HttpError::not_reading());
         }
         hub.take_request(principal)?;
-        Ok((slot, token))
+        Ok((slot, ids))
     }
 
     fn hold(&mut self, request: u64, text: String) {
         self.held += text.len();
         self.waiting.push(request);
-        if let Some(PendingRequest {
-            purpose: Purpose::Call { held, .. },
-            ..
-        }) = self.requests.get_mut(&request)
+        if let Some(request) = self.requests.get_mut(request)
+            && let Purpose::Call { held, .. } = &mut request.call
         {
             *held = Some(text.into());
         }
@@ -188,10 +187,8 @@ impl Pool {
 
     /// Begins the stream of a request that has waited for a while.
     pub(in crate::service::mcp) fn begin_stream(&mut self, ctx: &mut Context, id: u64) {
-        if let Some(PendingRequest {
-            purpose: Purpose::Call { reply, .. },
-            ..
-        }) = self.requests.get_mut(&id)
+        if let Some(request) = self.requests.get_mut(id)
+            && let Purpose::Call { reply, .. } = &mut request.call
         {
             reply.begin(ctx);
         }
@@ -219,9 +216,7 @@ impl Pool {
         hub: &mut Hub,
         why: &'static str,
     ) {
-        let mut ids: Vec<u64> = self.requests.keys().copied().collect();
-        ids.sort_unstable();
-        for id in ids {
+        for id in self.requests.ids_of(|_| true) {
             if let Some((reply, own_id)) = self.remove(ctx, hub, id, why) {
                 let failed = error(&own_id, code::INTERNAL, why, None);
                 reply.finish(ctx, StatusCode::OK, None, &failed);
@@ -237,42 +232,50 @@ impl Pool {
         id: u64,
         why: &str,
     ) -> Option<(Reply, Box<str>)> {
-        let (slot, purpose) = self.take(hub, id)?;
+        let request = self.take(hub, id)?;
         let Purpose::Call {
             reply,
-            id: own_id,
             held,
             listens,
             ..
-        } = purpose
+        } = request.call
         else {
             return None;
         };
         match held {
             Some(text) => self.held -= text.len(),
             None => {
-                let cancelled = cancellation(id, why);
+                let cancelled = cancellation(id, Some(why));
                 if listens.is_some() {
                     self.send_to_all(ctx, &cancelled);
                 } else {
-                    self.send(ctx, slot, &cancelled);
+                    self.send(ctx, request.process, &cancelled);
                 }
             }
         }
-        Some((reply, own_id))
+        Some((reply, request.sender_ids?.id))
     }
 
     /// Takes a request out of the table.
-    pub(super) fn take(&mut self, hub: &mut Hub, id: u64) -> Option<(usize, Purpose)> {
-        let PendingRequest { slot, purpose } = self.requests.remove(&id)?;
+    pub(super) fn take(&mut self, hub: &mut Hub, id: u64) -> Option<PendingRequest> {
+        let request = self.requests.remove(id)?;
         if let Purpose::Call {
             reply, principal, ..
-        } = &purpose
+        } = &request.call
         {
-            self.slots[slot].pending -= 1;
+            self.slots[request.process].pending -= 1;
             hub.end_request(principal);
             hub.callers.remove(&reply.caller);
         }
-        Some((slot, purpose))
+        Some(request)
+    }
+
+    /// Takes a request of a caller out of the table. Returns its reply, and the caller's own id.
+    pub(super) fn take_call(&mut self, hub: &mut Hub, id: u64) -> Option<(Reply, Box<str>)> {
+        let request = self.take(hub, id)?;
+        match request.call {
+            Purpose::Call { reply, .. } => Some((reply, request.sender_ids?.id)),
+            Purpose::Probe | Purpose::ListTools => None,
+        }
     }
 }

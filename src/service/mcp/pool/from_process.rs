@@ -2,13 +2,11 @@
 
 use std::ops::{ControlFlow, Range};
 
-use super::rewrite::{
-    SUBSCRIPTION_KEY, cancellation, no_requests, status_of, supports_stateless, with_subscription,
-};
+use super::rewrite::{no_requests, status_of, supports_stateless, with_subscription};
 use super::{MAX_PAGES, PendingRequest, Pool, PoolChange, Purpose, Support};
 use crate::service::child::{ChildEvent, ChildInput};
 use crate::service::jsonrpc::{
-    Envelope, MessageKind, RecoveredId, assigned, code, error, member, splice,
+    Envelope, MessageKind, RecoveredId, Reference, RequestKind, cancellation, code, error, member,
 };
 use crate::service::mcp::hub::Hub;
 use crate::service::mcp::process::Received;
@@ -64,10 +62,8 @@ impl Pool {
                 return self.handle_message(ctx, hub, slot, &envelope);
             }
             Received::Unreadable(RecoveredId::Response(id), why) => {
-                let id = assigned(&id);
-                let taken = id.filter(|id| self.is_of(slot, *id));
-                if let Some((_, purpose)) = taken.and_then(|id| self.take(hub, id)) {
-                    return self.fail(ctx, purpose, &format!("the MCP server's answer {why}"));
+                if let Some(request) = self.take_answered(hub, slot, &id) {
+                    return self.fail(ctx, request, &format!("the MCP server's answer {why}"));
                 }
             }
             Received::Unreadable(RecoveredId::Request(id), _) => {
@@ -79,11 +75,13 @@ impl Pool {
     }
 
     /// Answers the caller of a request with an internal error. Returns whether the request was the probe.
-    fn fail(&mut self, ctx: &mut Context, purpose: Purpose, why: &str) -> bool {
-        match purpose {
-            Purpose::Call { reply, id, .. } => {
-                let failed = error(&id, code::INTERNAL, "Internal error", Some(why));
-                reply.finish(ctx, StatusCode::OK, None, &failed);
+    fn fail(&mut self, ctx: &mut Context, request: PendingRequest, why: &str) -> bool {
+        match request.call {
+            Purpose::Call { reply, .. } => {
+                if let Some(ids) = &request.sender_ids {
+                    let failed = error(&ids.id, code::INTERNAL, "Internal error", Some(why));
+                    reply.finish(ctx, StatusCode::OK, None, &failed);
+                }
                 false
             }
             Purpose::Probe => {
@@ -97,11 +95,10 @@ impl Pool {
         }
     }
 
-    /// Whether a request was sent to the process of this slot.
-    fn is_of(&self, slot: usize, id: u64) -> bool {
-        self.requests
-            .get(&id)
-            .is_some_and(|request| request.slot == slot)
+    /// Takes the request out of the table that a process has answered.
+    fn take_answered(&mut self, hub: &mut Hub, slot: usize, id: &str) -> Option<PendingRequest> {
+        let request = self.requests.of_process(slot, id)?.upstream_id;
+        self.take(hub, request)
     }
 
     fn handle_message(
@@ -122,60 +119,51 @@ impl Pool {
                 false
             }
             MessageKind::Response { id, result } => {
-                let number = assigned(&envelope.text[id.clone()]);
-                let number = number.filter(|number| self.is_of(slot, *number));
-                let Some((number, (_, purpose))) =
-                    number.and_then(|number| Some((number, self.take(hub, number)?)))
-                else {
+                let answered = self.take_answered(hub, slot, &envelope.text[id.clone()]);
+                let Some(request) = answered else {
                     log::debug!("the MCP server has answered a request that does not wait");
                     hub.counts.dropped += 1;
                     return false;
                 };
-                self.handle_response(ctx, envelope, number, id, result.as_ref(), slot, purpose)
+                self.handle_response(ctx, envelope, (id, result.as_ref()), slot, request)
             }
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of one message")]
+    /// Handles the response to a request that has been taken out of the table. Returns whether the request was the probe.
     fn handle_response(
         &mut self,
         ctx: &mut Context,
         envelope: &Envelope<'_>,
-        number: u64,
-        id: &Range<usize>,
-        result: Option<&Range<usize>>,
+        (id, result): (&Range<usize>, Option<&Range<usize>>),
         slot: usize,
-        purpose: Purpose,
+        request: PendingRequest,
     ) -> bool {
         let text = envelope.text;
-        match purpose {
+        let answer = request.restore(envelope, id.clone(), |parts| parts.concat());
+        match request.call {
             Purpose::Call {
                 reply,
-                id: own_id,
                 lists_tools,
                 listens,
                 ..
             } => {
                 if listens.is_some() && self.slots.len() > 1 {
                     // The other processes still listen for the caller.
-                    self.send_to_all(ctx, &cancellation(number, "The server has ended it"));
+                    let why = Some("The server has ended it");
+                    self.send_to_all(ctx, &cancellation(request.upstream_id, why));
                 }
                 if lists_tools && let Some(result) = result {
                     self.tools.learn(&text[result.clone()]);
                 }
-                let mut edits = vec![(id.clone(), &*own_id)];
-                if let Some(range) = envelope.of_meta(SUBSCRIPTION_KEY)
-                    && assigned(&text[range.clone()]) == Some(number)
-                {
-                    edits.push((range, &own_id));
-                }
-                let answer = splice(text, &mut edits).concat();
                 if self.slots.len() > 1
                     && let Some(state) = envelope.of_body("requestState")
                 {
                     self.states.learn(&text[state], slot);
                 }
-                reply.finish(ctx, status_of(text, result), None, &answer);
+                if let Some(answer) = answer {
+                    reply.finish(ctx, status_of(text, result), None, &answer);
+                }
                 false
             }
             Purpose::Probe => {
@@ -233,76 +221,71 @@ impl Pool {
         envelope: &Envelope<'_>,
     ) {
         let text = envelope.text;
-        let number = |range: &Range<usize>| {
-            let id = assigned(&text[range.clone()]);
-            id.filter(|id| self.is_of(slot, *id))
-        };
-        if method == "notifications/progress" {
-            if let Some((range, id)) = envelope
-                .of_body("progressToken")
-                .and_then(|range| Some((range.clone(), number(&range)?)))
-                && let Some(PendingRequest {
-                    purpose:
-                        Purpose::Call {
-                            reply,
-                            token: Some(token),
-                            ..
-                        },
-                    ..
-                }) = self.requests.get_mut(&id)
-            {
-                // The process is shared, so it cannot wait for a slow caller. What is only news is not queued for it.
-                if ctx.is_congested(reply.caller) {
-                    hub.counts.dropped += 1;
-                } else {
-                    reply.event(ctx, None, &splice(text, &mut [(range, token)]).concat());
+        if method == "notifications/cancelled" {
+            return self.end_subscription(ctx, hub, slot, envelope);
+        }
+        match self.requests.reference(slot, method, envelope) {
+            Reference::Progress(to) => {
+                let event = to.parts(text).concat();
+                if let Some(request) = self.requests.get_mut(to.upstream_id)
+                    && let Purpose::Call { reply, .. } = &mut request.call
+                {
+                    // The process is shared, so it cannot wait for a slow caller. What is only news is not queued for it.
+                    if ctx.is_congested(reply.caller) {
+                        hub.counts.dropped += 1;
+                    } else {
+                        reply.event(ctx, None, &event);
+                    }
                 }
                 return;
             }
-        } else if method == "notifications/cancelled" {
-            // A server ends a subscription with it.
-            let id = envelope.request_id.as_ref().and_then(number);
-            let is_subscription = |id: &u64| {
-                let request = self.requests.get(id);
-                request.is_some_and(|request| request.subscription().is_some())
-            };
-            if let Some(id) = id.filter(is_subscription)
-                && let Some((reply, _)) = self.remove(ctx, hub, id, "The server has ended it")
-            {
-                reply.end(ctx);
-                return;
-            }
-        } else if let Some(range) = envelope.of_meta(SUBSCRIPTION_KEY) {
-            // Every process of the pool knows the subscription.
-            if let Some(id) = assigned(&text[range.clone()])
-                && let Some(PendingRequest {
-                    purpose:
-                        Purpose::Call {
-                            reply,
-                            id: own_id,
-                            listens: Some(subscription),
-                            ..
-                        },
-                    ..
-                }) = self.requests.get_mut(&id)
-            {
-                let is_acknowledgement = method == "notifications/subscriptions/acknowledged";
-                if !is_acknowledgement || !subscription.is_acknowledged {
-                    subscription.is_acknowledged |= is_acknowledgement;
-                    reply.event(ctx, None, &splice(text, &mut [(range, own_id)]).concat());
+            Reference::Subscription(to) => {
+                let event = to.parts(text).concat();
+                if let Some(request) = self.requests.get_mut(to.upstream_id)
+                    && let Purpose::Call {
+                        reply,
+                        listens: Some(subscription),
+                        ..
+                    } = &mut request.call
+                {
+                    let is_acknowledgement = method == "notifications/subscriptions/acknowledged";
+                    if !is_acknowledgement || !subscription.is_acknowledged {
+                        subscription.is_acknowledged |= is_acknowledgement;
+                        reply.event(ctx, None, &event);
+                    }
                 }
                 return;
             }
-        } else {
-            if method == "notifications/tools/list_changed" {
-                self.list_tools(ctx, slot);
+            Reference::None => {
+                if method == "notifications/tools/list_changed" {
+                    self.list_tools(ctx, slot);
+                }
+                if self.tell_subscribers(ctx, method, envelope) {
+                    return;
+                }
             }
-            if self.tell_subscribers(ctx, method, envelope) {
-                return;
-            }
+            Reference::Id(_) | Reference::Gone => {}
         }
         log::debug!("dropped a notification of the MCP server that names no request: {method}");
         hub.counts.dropped += 1;
+    }
+
+    /// Ends the subscription that a process cancels. It may cancel no other request.
+    fn end_subscription(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        slot: usize,
+        envelope: &Envelope<'_>,
+    ) {
+        let named = envelope.request_id.clone();
+        let named = named.and_then(|id| self.requests.of_process(slot, &envelope.text[id]));
+        let subscription = named.filter(|request| request.call.is_subscription());
+        let id = subscription.map(|request| request.upstream_id);
+        match id.and_then(|id| self.remove(ctx, hub, id, "The server has ended it")) {
+            Some((reply, _)) => reply.end(ctx),
+            None => hub.counts.dropped += 1,
+        }
     }
 
     /// Sends a notification that names no subscription to all subscribers of its kind. Returns whether there was one.
@@ -316,13 +299,13 @@ impl Pool {
         for request in self.requests.values_mut() {
             if let Purpose::Call {
                 reply,
-                id,
                 listens: Some(subscription),
                 ..
-            } = &mut request.purpose
+            } = &mut request.call
+                && let Some(ids) = &request.sender_ids
                 && subscription.filter.wants(method, envelope)
             {
-                let text = with_subscription(envelope, id);
+                let text = with_subscription(envelope, &ids.id);
                 reply.event(ctx, None, &text);
                 was_told = true;
             }

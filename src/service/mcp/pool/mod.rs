@@ -22,13 +22,13 @@ use super::tools::Tools;
 use super::versions::STATELESS;
 use crate::service::child::{Keeper, OnFailure};
 use crate::service::child::{code_and_signal, describe};
-use crate::service::id_map::IdMap;
+use crate::service::jsonrpc::{Forwarded, Pending, RequestKind};
 use crate::sys::drop_code;
 use crate::{Context, Principal, StatusCode, TimerId};
 
 pub(super) use self::rewrite::server_exited;
 #[cfg(any(test, fuzzing))]
-pub(super) use self::rewrite::{with_subscription, with_unique_ids};
+pub(super) use self::rewrite::with_subscription;
 
 /// Which revisions the program supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,9 @@ pub(super) enum Support {
     Sessions,
 }
 
+/// A request that a process has got and not answered.
+type PendingRequest = Forwarded<Purpose>;
+
 /// What a request is for.
 #[derive(Debug)]
 enum Purpose {
@@ -48,10 +51,6 @@ enum Purpose {
     Call {
         reply: Reply,
         principal: Principal,
-        /// The caller's own id, as written.
-        id: Box<str>,
-        /// The caller's own progress token, as written.
-        token: Option<Box<str>>,
         /// For `subscriptions/listen`.
         listens: Option<Box<Subscription>>,
         /// Whether the answer describes tools.
@@ -75,20 +74,18 @@ struct Subscription {
     is_acknowledged: bool,
 }
 
-/// A request that is not answered.
-#[derive(Debug)]
-struct PendingRequest {
-    /// The process that answers it.
-    slot: usize,
-    purpose: Purpose,
+impl Purpose {
+    fn subscription(&self) -> Option<&Subscription> {
+        match self {
+            Self::Call { listens, .. } => listens.as_deref(),
+            Self::Probe | Self::ListTools => None,
+        }
+    }
 }
 
-impl PendingRequest {
-    fn subscription(&self) -> Option<&Subscription> {
-        match &self.purpose {
-            Purpose::Call { listens, .. } => listens.as_deref(),
-            Purpose::Probe | Purpose::ListTools => None,
-        }
+impl RequestKind for Purpose {
+    fn is_subscription(&self) -> bool {
+        self.subscription().is_some()
     }
 }
 
@@ -120,7 +117,8 @@ pub(super) struct Pool {
     path: String,
     slots: Vec<Slot>,
     pub(super) support: Support,
-    requests: IdMap<u64, PendingRequest>,
+    /// The index of a request's process is its slot.
+    requests: Pending<PendingRequest>,
     last_id: u64,
     pub(super) tools: Tools,
     /// The tools that are being listed, page by page.
@@ -164,7 +162,7 @@ impl Pool {
                 .take(config.pool.max(1))
                 .collect(),
             support: Support::Unknown,
-            requests: IdMap::default(),
+            requests: Pending::new(None),
             last_id: 0,
             tools: Tools::default(),
             listing: None,
@@ -271,7 +269,7 @@ impl Pool {
             let listens = self
                 .requests
                 .values()
-                .filter_map(PendingRequest::subscription);
+                .filter_map(|request| request.call.subscription());
             let listens: Vec<Box<str>> = listens.map(|one| one.text.clone()).collect();
             for text in listens {
                 self.send(ctx, slot, &text);
@@ -294,7 +292,13 @@ impl Pool {
         let message = format!(
             r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{{params}"_meta":{{"io.modelcontextprotocol/protocolVersion":"{STATELESS}","io.modelcontextprotocol/clientInfo":{{"name":"outrigger","version":"{version}"}},"io.modelcontextprotocol/clientCapabilities":{{}}}}}}}}"#
         );
-        self.requests.insert(id, PendingRequest { slot, purpose });
+        let request = Forwarded {
+            process: slot,
+            upstream_id: id,
+            sender_ids: None,
+            call: purpose,
+        };
+        self.requests.insert(id, request);
         self.send(ctx, slot, &message);
     }
 
@@ -341,13 +345,11 @@ impl Pool {
             log::info!("the MCP server supports revision {STATELESS}");
             self.list_tools(ctx, 0);
             for id in waiting {
-                if let Some(PendingRequest {
-                    slot,
-                    purpose: Purpose::Call { held, .. },
-                }) = self.requests.get_mut(&id)
+                if let Some(request) = self.requests.get_mut(id)
+                    && let Purpose::Call { held, .. } = &mut request.call
                     && let Some(text) = held.take()
                 {
-                    let slot = *slot;
+                    let slot = request.process;
                     self.send(ctx, slot, &text);
                     self.begin_delay(ctx, hub, id);
                 }
@@ -356,9 +358,9 @@ impl Pool {
         }
         log::info!("the MCP server supports only revisions with sessions");
         for id in waiting {
-            if let Some((_, Purpose::Call { reply, id, .. })) = self.take(hub, id) {
+            if let Some((reply, own_id)) = self.take_call(hub, id) {
                 let error = HttpError::unsupported_version(STATELESS, false);
-                reply.reject(ctx, &error.with_id(&id), true);
+                reply.reject(ctx, &error.with_id(&own_id), true);
             }
         }
         let mut process = self.slots[0].program.take_child()?;
@@ -394,19 +396,18 @@ impl Pool {
     ) {
         let (code_, signal) = code_and_signal(status);
         let data = serde_json::json!({"code": code_, "signal": signal}).to_string();
-        let of_slot =
-            |(id, request): (&u64, &PendingRequest)| (request.slot == slot).then_some(*id);
-        let mut ids: Vec<u64> = self.requests.iter().filter_map(of_slot).collect();
-        ids.sort_unstable();
         let mut was_asked = false;
-        for id in ids {
-            match self.take(hub, id) {
-                Some((_, Purpose::Call { reply, id, .. })) => {
-                    reply.finish(ctx, StatusCode::OK, None, &server_exited(&id, &data));
+        for id in self.requests.ids_of_process(slot) {
+            let Some(request) = self.take(hub, id) else {
+                continue;
+            };
+            match (request.call, request.sender_ids) {
+                (Purpose::Call { reply, .. }, Some(ids)) => {
+                    reply.finish(ctx, StatusCode::OK, None, &server_exited(&ids.id, &data));
                 }
-                Some((_, Purpose::Probe)) => was_asked = true,
-                Some((_, Purpose::ListTools)) => self.listing = None,
-                _ => {}
+                (Purpose::Call { .. }, None) => {}
+                (Purpose::Probe, _) => was_asked = true,
+                (Purpose::ListTools, _) => self.listing = None,
             }
         }
         self.waiting.clear();
@@ -437,10 +438,8 @@ impl Pool {
     ) -> Option<Option<PoolChange>> {
         if self.probe_timer == Some(timer) {
             self.probe_timer = None;
-            let is_probe = |(id, request): (&u64, &PendingRequest)| {
-                matches!(request.purpose, Purpose::Probe).then_some(*id)
-            };
-            if let Some(probe) = self.requests.iter().find_map(is_probe) {
+            let is_probe = |request: &PendingRequest| matches!(request.call, Purpose::Probe);
+            if let Some(&probe) = self.requests.ids_of(is_probe).first() {
                 log::warn!("the MCP server has not answered server/discover in time");
                 self.take(hub, probe);
                 self.support = Support::Sessions;
@@ -456,11 +455,8 @@ impl Pool {
 
     /// Ends the subscriptions, because the server stops.
     pub(super) fn drain(&mut self, ctx: &mut Context, hub: &mut Hub) {
-        let is_subscription = |(id, request): (&u64, &PendingRequest)| {
-            request.subscription().is_some().then_some(*id)
-        };
-        let subscriptions: Vec<u64> = self.requests.iter().filter_map(is_subscription).collect();
-        for id in subscriptions {
+        let is_subscription = |request: &PendingRequest| request.call.is_subscription();
+        for id in self.requests.ids_of(is_subscription) {
             if let Some((reply, _)) = self.remove(ctx, hub, id, "Server shutting down") {
                 reply.end(ctx);
             }

@@ -3,38 +3,16 @@
 use std::ops::Range;
 
 use crate::StatusCode;
-use crate::service::json::{Skimmer, quote, unescape};
-use crate::service::jsonrpc::{Envelope, code, error, error_with, insert_member, member, splice};
+use crate::service::json::{Skimmer, unescape};
+use crate::service::jsonrpc::{
+    Envelope, SUBSCRIPTION, code, error, error_with, insert_member, member,
+};
 use crate::service::mcp::versions::STATELESS;
-
-/// The key of a subscription's id in `_meta`.
-pub(super) const SUBSCRIPTION_KEY: &str = "io.modelcontextprotocol/subscriptionId";
-
-/// The notification that cancels a request.
-pub(super) fn cancellation(id: u64, why: &str) -> String {
-    format!(
-        r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"reason":{}}}}}"#,
-        quote(why)
-    )
-}
-
-/// The message with the unique id in place of the caller's id and progress token.
-pub(in crate::service::mcp) fn with_unique_ids(
-    text: &str,
-    id: &Range<usize>,
-    token: Option<&Range<usize>>,
-    request: u64,
-) -> String {
-    let unique = request.to_string();
-    let mut edits = vec![(id.clone(), &*unique)];
-    edits.extend(token.map(|range| (range.clone(), &*unique)));
-    splice(text, &mut edits).concat()
-}
 
 /// A notification with the id of a subscription in `params._meta`.
 pub(in crate::service::mcp) fn with_subscription(envelope: &Envelope<'_>, id: &str) -> String {
     let text = envelope.text;
-    let field = format!(r#""{SUBSCRIPTION_KEY}":{id}"#);
+    let field = format!(r#""{SUBSCRIPTION}":{id}"#);
     match (&envelope.meta, &envelope.body) {
         (Some(meta), _) if text[meta.clone()].starts_with('{') => insert_member(text, meta, &field),
         (_, Some(params)) => insert_member(text, params, &format!(r#""_meta":{{{field}}}"#)),
