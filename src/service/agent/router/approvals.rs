@@ -14,7 +14,7 @@ impl Router {
     fn may_approve(&self, client: ClientId, output: &impl RouterOutput) -> bool {
         self.limits.approvals == Approvals::Any
             && !output.has_watch_scope(client)
-            && !self.is_viewer(client)
+            && !self.clients.is_viewer(client)
     }
 
     /// Sends the observers of a session a permission request that the session's client has received. `sent` is the
@@ -45,7 +45,7 @@ impl Router {
         output: &mut impl RouterOutput,
     ) {
         if self.may_approve(observer, output) {
-            let request = self.agent_requests.get_mut(upstream_id);
+            let request = self.requests.of_agent.get_mut(upstream_id);
             if let Some(request) = request.filter(|request| !request.approvers.contains(&observer))
             {
                 request.approvers.push(observer);
@@ -72,7 +72,7 @@ impl Router {
         session: Option<&str>,
         output: &mut impl RouterOutput,
     ) {
-        let pending = self.agent_requests.iter();
+        let pending = self.requests.of_agent.iter();
         let pending = pending.filter(|(_, request)| request.session.as_deref() == session);
         let pending =
             pending.filter_map(|(id, request)| Some((id, request.text.as_ref()?.clone())));
@@ -97,7 +97,7 @@ impl Router {
         };
         let tool_call = request.text.as_deref().and_then(tool_call_of);
         let option = option_of(answer);
-        let state = self.clients.get(&client);
+        let state = self.clients.get(client);
         let principal = state.map(|state| state.principal.to_string());
         let principal = principal.unwrap_or_default();
         let shown_option = option.as_deref().map_or("no option".into(), shortened);
@@ -129,29 +129,6 @@ impl Router {
         let others = observers.iter().chain(Some(&request.client));
         for other in others.filter(|other| **other != client) {
             output.to_client(*other, &[&update]);
-        }
-    }
-}
-
-impl AgentRequest {
-    /// Tells the clients that could have answered it, except one, that no answer is needed now.
-    pub(super) fn revoke(
-        &self,
-        upstream_id: u64,
-        except: Option<ClientId>,
-        output: &mut impl RouterOutput,
-    ) {
-        let id = upstream_id.to_string();
-        let clients = self.approvers.iter().chain(Some(&self.client));
-        for client in clients.filter(|client| Some(**client) != except) {
-            output.to_client(
-                *client,
-                &[
-                    r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"#,
-                    &id,
-                    "}}",
-                ],
-            );
         }
     }
 }

@@ -1,34 +1,12 @@
 //! Clients that connect and disconnect.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{AbandonedRequest, ClientState, MAX_ORPHANED, RequestClass, Router, RouterOutput};
-use crate::service::agent::initialize::Capabilities;
+use super::{AbandonedRequest, MAX_ORPHANED, RequestClass, Router, RouterOutput};
 use crate::service::agent::response::client_gone;
 use crate::service::json::quote;
 use crate::service::jsonrpc::cancellation;
 use crate::{ClientId, Principal, Time};
-
-impl ClientState {
-    /// The state of a client that has sent nothing.
-    pub(super) fn new(principal: Principal) -> Self {
-        Self {
-            principal,
-            initialized: false,
-            is_viewer: false,
-            process: None,
-            capabilities: Capabilities::default(),
-            client_requests: Vec::new(),
-            agent_requests: Vec::new(),
-            sessions: Vec::new(),
-            former: VecDeque::new(),
-            observed: Vec::new(),
-            name: "{}".into(),
-            elicitations: VecDeque::new(),
-        }
-    }
-}
 
 impl Router {
     /// Adds a client. `is_sole` says that no client of another principal can connect.
@@ -38,20 +16,10 @@ impl Router {
         principal: Principal,
         is_sole: bool,
     ) {
-        let first = self
-            .first_principal
-            .get_or_insert_with(|| principal.clone());
-        self.has_several_principals |= !is_sole || !first.is_same(&principal);
-        self.sharing.note(&principal, is_sole);
         let has_handshake = self.limits.protocol.has_handshake();
-        self.clients.insert(
-            client,
-            ClientState {
-                initialized: !has_handshake,
-                process: (!has_handshake).then_some(0),
-                ..ClientState::new(principal)
-            },
-        );
+        let state = self.clients.add(client, principal, is_sole);
+        state.initialized = !has_handshake;
+        state.process = (!has_handshake).then_some(0);
     }
 
     /// Ends the requests of a client that has disconnected. Those that may still change a session are remembered until they are
@@ -60,12 +28,12 @@ impl Router {
         &mut self,
         client: ClientId,
         principal: &Principal,
-        requests: Vec<u64>,
+        requests: &[u64],
         output: &mut impl RouterOutput,
     ) {
         let mut cancelled: Vec<(usize, Arc<str>)> = Vec::new();
-        for id in requests {
-            let Some(request) = self.remove_client_request(id) else {
+        for &id in requests {
+            let Some(request) = self.requests.take(id) else {
                 continue;
             };
             let abandon = |session| AbandonedRequest {
@@ -117,13 +85,13 @@ impl Router {
         output: &mut impl RouterOutput,
     ) {
         self.hand_over_to_claimants(client, output);
-        let Some(state) = self.clients.remove(&client) else {
+        let Some(state) = self.clients.remove(client) else {
             return;
         };
         for process in self.processes.iter_mut() {
             process.initialize.forget(client);
         }
-        self.abandon_requests(client, &state.principal, state.client_requests, output);
+        self.abandon_requests(client, &state.principal, &state.client_requests, output);
         for session in &state.observed {
             self.stop_observing(client, session);
         }
@@ -131,11 +99,11 @@ impl Router {
             if let Some(bound) = self.sessions.get(session)
                 && bound.controller() == Some(client)
             {
-                bound.show_disconnected(session, &state.name, output);
+                bound.show_disconnected(session, &state, output);
             }
         }
         for id in state.agent_requests {
-            if let Some(request) = self.agent_requests.remove(id) {
+            if let Some(request) = self.requests.of_agent.remove(id) {
                 request.revoke(id, Some(client), output);
                 let gone = client_gone(&request.ids.id, request.permission);
                 output.to_agent(request.process, &[&gone]);

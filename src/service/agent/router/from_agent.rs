@@ -1,22 +1,19 @@
 //! Messages from the agent.
 
-use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::receivers::Receiver;
 use super::sessions::{NewTokens, turn_ended};
 use super::{
-    AgentRequest, ClientRequest, ClientState, MAX_ELICITATION_ID, MAX_ELICITATIONS,
-    MAX_KEPT_REQUEST, MAX_SESSION_ID, RequestClass, Router, RouterOutput, cancelled_id,
-    is_cancellation, remove,
+    AgentRequest, ClientRequest, ClientState, MAX_KEPT_REQUEST, MAX_SESSION_ID, RequestClass,
+    Router, RouterOutput, cancelled_id, is_cancellation,
 };
 use crate::service::agent::named::{Named, TooMany};
 use crate::service::agent::response::{client_gone, with_meta};
-use crate::service::json::unescape;
 use crate::service::jsonrpc::{
-    Envelope, IdRecovery, MAX_ID, MessageKind, RecoveredId, Reference, assigned, code, error,
-    is_same, member, splice, with_id,
+    Envelope, IdRecovery, MAX_ID, MessageKind, RecoveredId, Reference, RequestKind, assigned, code,
+    error, is_same, splice, with_id,
 };
 use crate::{ClientId, Time};
 
@@ -145,7 +142,11 @@ impl Router {
             }
             return self.stop_unused();
         }
-        let Some(request) = self.client_requests.of_process(process, &text[id.clone()]) else {
+        let Some(request) = self
+            .requests
+            .of_clients
+            .of_process(process, &text[id.clone()])
+        else {
             return self.counters.drop_response(&text[id]);
         };
         if !self.may_answer(request, envelope, output) {
@@ -262,17 +263,8 @@ impl Router {
         now: Time,
         upstream_id: u64,
     ) -> Option<ClientRequest> {
-        let request = self.forget_client_request(upstream_id)?;
+        let request = self.requests.forget(&mut self.clients, upstream_id)?;
         self.counters.answers.observe(now.since(request.call.since));
-        Some(request)
-    }
-
-    /// Removes a request from all tables.
-    pub(super) fn forget_client_request(&mut self, upstream_id: u64) -> Option<ClientRequest> {
-        let request = self.remove_client_request(upstream_id)?;
-        if let Some(state) = self.clients.get_mut(&request.call.client) {
-            remove(&mut state.client_requests, &upstream_id);
-        }
         Some(request)
     }
 
@@ -357,10 +349,11 @@ impl Router {
             let bound = self.sessions.get(name);
             asked.is_addressed && bound.is_some_and(|bound| bound.is_observed())
         });
+        let protocol = self.limits.protocol;
         let request = AgentRequest {
             client,
             process,
-            ids: self.sender_ids(envelope, id.clone()),
+            ids: protocol.sender_ids(envelope, id.clone()),
             places: self.places_of(method),
             session: asked.session,
             permission,
@@ -368,7 +361,9 @@ impl Router {
             approvers: Vec::new(),
             since: now,
         };
-        let number = self.record_agent_request(request, envelope);
+        let number = self
+            .requests
+            .record_of_agent(&mut self.clients, request, envelope);
         let upstream_id = number.to_string();
         if permission {
             let sent = [&text[..id.start], &upstream_id, &text[id.end..]].concat();
@@ -399,7 +394,7 @@ impl Router {
         if let Some(session) = watched {
             self.show_permission(number, session, &sent, output);
         }
-        if let Some(request) = self.agent_requests.get_mut(number)
+        if let Some(request) = self.requests.of_agent.get_mut(number)
             && sent.len() <= MAX_KEPT_REQUEST
         {
             request.text = Some(sent.into());
@@ -431,9 +426,9 @@ impl Router {
             Receiver::Nobody | Receiver::Early(_) => Ok(Asked::default()),
             Receiver::Crossing => Err(CROSSING),
             Receiver::Unnamed => {
-                if let Some(to) = self.client_requests.named_in(process, envelope) {
+                if let Some(to) = self.requests.of_clients.named_in(process, envelope) {
                     return Ok(Asked {
-                        client: self.requester(to.upstream_id),
+                        client: self.requests.client_of(to.upstream_id),
                         reference: Some((to.range, to.own.into())),
                         ..Asked::default()
                     });
@@ -458,7 +453,7 @@ impl Router {
         method: &str,
     ) -> Option<Result<ClientId, (i32, &'static str, &'static str)>> {
         let client = client?;
-        let state = self.clients.get(&client)?;
+        let state = self.clients.get(client)?;
         Some(
             if !state.capabilities.allow(method) && self.limits.protocol.has_handshake() {
                 let why = "the client has not announced this capability";
@@ -470,27 +465,6 @@ impl Router {
                 Ok(client)
             },
         )
-    }
-
-    /// Records a request of the agent before it is sent. Returns its upstream id.
-    fn record_agent_request(&mut self, request: AgentRequest, envelope: &Envelope<'_>) -> u64 {
-        let upstream_id = self.next_id();
-        if let Some(state) = self.clients.get_mut(&request.client) {
-            if let Some(elicitation) = elicitation_of(envelope) {
-                if state.elicitations.len() == MAX_ELICITATIONS {
-                    state.elicitations.pop_front();
-                }
-                let elicitation = (request.process, elicitation.into());
-                state.elicitations.push_back(elicitation);
-            }
-            state.agent_requests.push(upstream_id);
-        }
-        let since = request.since;
-        let deadline = self
-            .agent_requests
-            .insert_timed(upstream_id, request, since);
-        self.wake_at(deadline);
-        upstream_id
     }
 
     fn notification_from_agent(
@@ -539,7 +513,7 @@ impl Router {
             Receiver::Nobody => return self.counters.dropped += 1,
             Receiver::Crossing => return self.counters.drop_crossing(method),
         }
-        let requests = &self.client_requests;
+        let requests = &self.requests.of_clients;
         let reference = if self.limits.protocol.has_progress_tokens() {
             requests.reference(process, method, envelope)
         } else {
@@ -550,50 +524,34 @@ impl Router {
             Reference::None => {}
             Reference::Gone => return self.counters.drop_notification(method),
             Reference::Progress(to) | Reference::Subscription(to) | Reference::Id(to) => {
-                if let Some(client) = self.requester(to.upstream_id) {
+                if let Some(client) = self.requests.client_of(to.upstream_id) {
                     output.to_client(client, &to.parts(text));
                 }
                 return;
             }
         }
-        if let Some(client) = self.take_elicited(process, envelope) {
+        if let Some(client) = self.clients.take_elicited(process, envelope) {
             return output.to_client(client, &[text]);
         }
         self.pass_to_all(process, text, output);
     }
 
-    /// The client of a pending request.
-    fn requester(&self, upstream_id: u64) -> Option<ClientId> {
-        let request = self.client_requests.get(upstream_id);
-        request.map(|request| request.call.client)
-    }
-
-    /// The client that was asked the question which a notification of the agent completes.
-    fn take_elicited(&mut self, process: usize, envelope: &Envelope<'_>) -> Option<ClientId> {
-        let elicitation = elicitation_of(envelope)?;
-        let is_it = |(of, id): &(usize, Box<str>)| *of == process && **id == *elicitation;
-        self.clients.iter_mut().find_map(|(&client, state)| {
-            let at = state.elicitations.iter().position(is_it)?;
-            state.elicitations.remove(at).map(|_| client)
-        })
-    }
-
     /// Passes a notification that is about no session and no request on to the clients of a process.
     fn pass_to_all(&mut self, process: usize, text: &str, output: &mut impl RouterOutput) {
-        let serves = |client: &ClientId, state: &ClientState| {
-            state.process == Some(process) && !output.has_watch_scope(*client)
+        let serves = |client: ClientId, state: &ClientState| {
+            state.process == Some(process) && !output.has_watch_scope(client)
         };
         let clients = self.clients.iter();
-        let mut clients = clients.filter(|(client, state)| serves(client, state));
+        let mut clients = clients.filter(|(client, state)| serves(*client, state));
         let sole = self.sole_client(process, output, |_| true);
         let sole = sole.filter(|_| self.limits.protocol.notifies_sole_client());
         let receivers = match (sole, clients.next(), clients.next()) {
             (Some(client), ..) => vec![client],
-            (None, Some((client, _)), None) => vec![*client],
+            (None, Some((client, _)), None) => vec![client],
             _ => {
                 let clients = self.clients.iter();
-                let clients = clients.filter(|(client, state)| serves(client, state));
-                clients.map(|(client, _)| *client).collect()
+                let clients = clients.filter(|(client, state)| serves(*client, state));
+                clients.map(|(client, _)| client).collect()
             }
         };
         self.counters.dropped += u64::from(receivers.is_empty());
@@ -625,6 +583,26 @@ impl Router {
         }
     }
 
+    /// Passes on the agent's cancellation of a subscription. `range` is the id of its request. The agent may cancel no other
+    /// request of a client.
+    fn cancel_subscription(
+        &mut self,
+        process: usize,
+        envelope: &Envelope<'_>,
+        range: Range<usize>,
+        output: &mut impl RouterOutput,
+    ) {
+        let raw = &envelope.text[range.clone()];
+        let request = self.requests.of_clients.of_process(process, raw);
+        let Some(request) = request.filter(|request| request.call.is_subscription()) else {
+            return self.counters.dropped += 1;
+        };
+        let (client, upstream_id) = (request.call.client, request.upstream_id);
+        request.restore(envelope, range, |parts| output.to_client(client, parts));
+        // A cancelled request gets no response.
+        self.requests.forget(&mut self.clients, upstream_id);
+    }
+
     /// Forwards the cancellation of one of the agent's own requests, or of a subscription.
     fn cancel_agent_request(
         &mut self,
@@ -637,44 +615,19 @@ impl Router {
         let Ok(range) = cancelled_id(envelope) else {
             return self.counters.dropped += 1;
         };
-        let found = self.agent_requests.iter().find(|(_, request)| {
-            request.process == process && is_same(&request.ids.id, &text[range.clone()])
-        });
-        let found = found.map(|(id, request)| (id, request.client, request.approvers.clone()));
-        let Some((upstream_id, client, approvers)) = found else {
+        let found = self.requests.find_of_agent(process, &text[range.clone()]);
+        let request = found.and_then(|id| Some((id, self.requests.of_agent.get(id)?)));
+        let Some((upstream_id, request)) = request else {
             return self.cancel_early(process, envelope, range, output);
         };
-        output.to_client(
-            client,
-            &[
-                &text[..range.start],
-                &upstream_id.to_string(),
-                &text[range.end..],
-            ],
-        );
-        for approver in approvers {
-            let id = upstream_id.to_string();
+        let id = upstream_id.to_string();
+        for client in request.approvers.iter().chain(Some(&request.client)) {
             let parts = [&text[..range.start], &id, &text[range.end..]];
-            output.to_client(approver, &parts);
+            output.to_client(*client, &parts);
         }
         if self.limits.protocol.cancels_without_response(method) {
-            self.forget_agent_request(upstream_id);
+            self.requests
+                .forget_of_agent(&mut self.clients, upstream_id);
         }
     }
-}
-
-/// The id of the elicitation that a message from the agent starts or completes.
-fn elicitation_of<'a>(envelope: &Envelope<'a>) -> Option<Cow<'a, str>> {
-    let (MessageKind::Request { method, .. } | MessageKind::Notification { method }) =
-        &envelope.kind
-    else {
-        return None;
-    };
-    let body = envelope
-        .body
-        .as_ref()
-        .filter(|_| method.contains("elicitation/"))?;
-    let id = &envelope.text[member(envelope.text, body, "elicitationId")?];
-    let id = id.starts_with('"').then(|| unescape(id))?;
-    (id.len() <= MAX_ELICITATION_ID).then_some(id)
 }

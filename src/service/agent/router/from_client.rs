@@ -4,16 +4,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::observers::{is_for_observers, watch_only};
-use super::sessions::{Session, SessionError, class_of};
+use super::sessions::{Session, SessionError};
 use super::{
-    ClientCall, ClientRequest, MAX_INITIALIZE, RequestClass, Router, RouterOutput, cancelled_id,
-    is_cancellation,
+    ClientCall, ClientRequest, MAX_INITIALIZE, RequestClass, Router, RouterOutput, is_cancellation,
 };
 use crate::service::agent::params::known_params;
 use crate::service::agent::schema::wrong_kind;
 use crate::service::jsonrpc::{
     Envelope, EnvelopeError, IdRanges, MAX_ID, MessageKind, PROGRESS, TOO_LONG, assigned, code,
-    error, invalid_message_error, is_same,
+    error, invalid_message_error,
 };
 use crate::{ClientId, CloseCode, Time};
 
@@ -37,12 +36,12 @@ impl Router {
         text: &str,
         output: &mut impl RouterOutput,
     ) {
-        if self.is_viewer(client) {
+        if self.clients.is_viewer(client) {
             return log::debug!("{client} only watches: a message was ignored");
         }
         let is_first = self
             .clients
-            .get(&client)
+            .get(client)
             .is_some_and(|state| !state.initialized);
         if is_first && text.len() > MAX_INITIALIZE {
             return output.close(client, CloseCode::TOO_BIG, "initialize is over 1 MiB");
@@ -59,7 +58,7 @@ impl Router {
         if envelope.id().is_some_and(|id| id.len() > MAX_ID) {
             return output.close(client, CloseCode::POLICY, "Request id too long");
         }
-        let Some(state) = self.clients.get_mut(&client) else {
+        let Some(state) = self.clients.get_mut(client) else {
             return;
         };
         if !state.initialized {
@@ -141,7 +140,7 @@ impl Router {
         let MessageKind::Request { method, .. } = &envelope.kind else {
             return false;
         };
-        self.limits.protocol.has_sessions() && class_of(method) == RequestClass::Prompt
+        self.limits.protocol.has_sessions() && RequestClass::of(method) == RequestClass::Prompt
     }
 
     /// Refuses a message that is too long. If it is an answer, the agent gets an error in its place.
@@ -211,7 +210,7 @@ impl Router {
             Some(Err(refused)) => return output.to_client(client, &[&refused]),
             None => return,
         };
-        let upstream_id = self.next_id();
+        let upstream_id = self.requests.next_id();
         let admitted = match self.admit((client, own), upstream_id, envelope, method, output) {
             Ok(admitted) => admitted,
             Err(error) => {
@@ -235,18 +234,22 @@ impl Router {
         }
         // The request is recorded before it is sent, so its response cannot arrive first.
         let process = admitted.process;
-        self.record(ClientRequest {
-            process,
-            upstream_id,
-            sender_ids: Some(ids.read(envelope.text)),
-            call: ClientCall {
-                client,
-                class: admitted.class,
-                places: self.places_of(method),
-                session: admitted.session,
-                since: now,
+        let places = self.places_of(method);
+        self.requests.record(
+            &mut self.clients,
+            ClientRequest {
+                process,
+                upstream_id,
+                sender_ids: Some(ids.read(envelope.text)),
+                call: ClientCall {
+                    client,
+                    class: admitted.class,
+                    places,
+                    session: admitted.session,
+                    since: now,
+                },
             },
-        });
+        );
         if admitted.is_kept && method == "session/resume" && self.lacks_resume(process) {
             // The agent still has the session and does not know about connections, so no message to it is needed.
             let response = format!(r#"{{"jsonrpc":"2.0","id":{upstream_id},"result":{{}}}}"#);
@@ -267,7 +270,7 @@ impl Router {
 
     /// The process that a client's request can go to, or the error for the client. `None` if there is no such client.
     fn own_process(&self, client: ClientId, raw_id: &str) -> Option<Result<usize, String>> {
-        let state = self.clients.get(&client)?;
+        let state = self.clients.get(client)?;
         if state.client_requests.len() >= self.limits.client_requests {
             let why = Some("too many requests are waiting");
             let refused = error(raw_id, code::TOO_MANY, "Too many requests", why);
@@ -288,8 +291,14 @@ impl Router {
         envelope: &Envelope<'_>,
         id: Range<usize>,
     ) -> Result<(Option<(Range<usize>, u64)>, IdRanges), &'static str> {
-        let cancelled = is_cancellation(method).then(|| self.find_cancelled(client, envelope));
-        Ok((cancelled.transpose()?, self.id_ranges(envelope, id)?))
+        let cancelled = is_cancellation(method).then(|| {
+            self.requests
+                .find_cancelled(self.clients.get(client), envelope)
+        });
+        Ok((
+            cancelled.transpose()?,
+            self.limits.protocol.id_ranges(envelope, id)?,
+        ))
     }
 
     /// Notes that a prompt begins a turn of a session, and shows it to the observers.
@@ -332,7 +341,7 @@ impl Router {
                 is_kept: false,
             });
         }
-        let class = class_of(method);
+        let class = RequestClass::of(method);
         let about = self.check_names(client, method, envelope, class == RequestClass::Claim)?;
         match (class, envelope.session.as_deref()) {
             (RequestClass::Claim, Some(name)) => {
@@ -361,46 +370,6 @@ impl Router {
         }
     }
 
-    /// Finds the request that a client cancels. Returns the range of its id in the message, and its upstream id.
-    fn find_cancelled(
-        &self,
-        client: ClientId,
-        envelope: &Envelope<'_>,
-    ) -> Result<(Range<usize>, u64), &'static str> {
-        let range = cancelled_id(envelope)?;
-        let raw = &envelope.text[range.clone()];
-        let state = self.clients.get(&client);
-        let ids = state.map_or(&[][..], |state| &state.client_requests);
-        let is_named = |id: &&u64| {
-            let request = self.client_requests.get(**id);
-            let ids = request.and_then(|request| request.sender_ids.as_ref());
-            ids.is_some_and(|ids| is_same(&ids.id, raw))
-        };
-        // The latest request counts if a client reuses an id.
-        let upstream_id = ids.iter().filter(is_named).max();
-        let upstream_id = upstream_id.ok_or("no request of this client with this id is waiting")?;
-        Ok((range, *upstream_id))
-    }
-
-    pub(super) fn record(&mut self, request: ClientRequest) {
-        if let Some(state) = self.clients.get_mut(&request.call.client) {
-            state.client_requests.push(request.upstream_id);
-        }
-        if request.call.class == RequestClass::Create
-            && let Some(process) = self.processes.get_mut(request.process)
-        {
-            process.creating += 1;
-        }
-        let (id, since) = (request.upstream_id, request.call.since);
-        match request.call.class {
-            RequestClass::Prompt | RequestClass::Listen => self.client_requests.insert(id, request),
-            _ => {
-                let deadline = self.client_requests.insert_timed(id, request, since);
-                self.wake_at(deadline);
-            }
-        }
-    }
-
     fn notification_from_client(
         &mut self,
         now: Time,
@@ -419,22 +388,30 @@ impl Router {
         };
         self.counters.notifications += 1;
         let text = envelope.text;
-        if method == PROGRESS && !self.may_report_progress(client, envelope) {
+        if method == PROGRESS
+            && self.limits.protocol.has_progress_tokens()
+            && !self
+                .requests
+                .has_progress_token(self.clients.get(client), envelope)
+        {
             let why = "the progress token belongs to no request to this client";
             return self.counters.drop_client_message(client, why);
         }
         if !is_cancellation(method) {
             let session = about.and_then(|session| self.sessions.get(&session));
             let process = session.map(Session::process);
-            if let Some(process) = process.or(self.process_of(client)) {
+            if let Some(process) = process.or(self.clients.process_of(client)) {
                 output.to_agent(process, &[text]);
             }
             return;
         }
-        match self.find_cancelled(client, envelope) {
+        match self
+            .requests
+            .find_cancelled(self.clients.get(client), envelope)
+        {
             Ok((range, upstream_id)) => {
                 let id = upstream_id.to_string();
-                let Some(request) = self.client_requests.get(upstream_id) else {
+                let Some(request) = self.requests.of_clients.get(upstream_id) else {
                     return;
                 };
                 let process = request.process;
@@ -464,14 +441,15 @@ impl Router {
             }
         );
         let upstream_id = assigned(&text[id.clone()]).filter(|upstream_id| {
-            let request = self.agent_requests.get(*upstream_id);
+            let request = self.requests.of_agent.get(*upstream_id);
             request.is_some_and(|request| {
                 // An observer that cannot answer says so with an error, which is no answer.
                 let approves = success && request.approvers.contains(&client);
                 request.client == client || approves
             })
         });
-        let answered = upstream_id.and_then(|id| Some((id, self.forget_agent_request(id)?)));
+        let answered = upstream_id
+            .and_then(|id| Some((id, self.requests.forget_of_agent(&mut self.clients, id)?)));
         let Some((upstream_id, request)) = answered else {
             let why = "the answer matches no request to this client";
             return self.counters.drop_client_message(client, why);

@@ -41,7 +41,7 @@ impl Router {
         id: &str,
         output: &impl RouterOutput,
     ) -> Option<Result<usize, String>> {
-        let state = self.clients.get(&client)?;
+        let state = self.clients.get(client)?;
         let (before, principal) = (state.process, state.principal.clone());
         let kind = kind_of(envelope);
         let is_of_kind = |process: &Process| process.kind.as_deref() == Some(&*kind);
@@ -78,12 +78,12 @@ impl Router {
             Some(Err(refused)) => return output.to_client(client, &[&refused]),
             None => return,
         };
-        if let Some(state) = self.clients.get_mut(&client) {
+        if let Some(state) = self.clients.get_mut(client) {
             state.process = Some(index);
             state.capabilities = Capabilities::read(envelope);
             state.name = name_of(envelope);
         }
-        let upstream_id = self.next_id();
+        let upstream_id = self.requests.next_id();
         let deadline = self.limits.initialize_timeout.map(|limit| now + limit);
         let Some(process) = self.processes.get_mut(index) else {
             return;
@@ -116,8 +116,8 @@ impl Router {
                     if pending.ids.len() < MAX_INITIALIZES {
                         pending.ids.push(upstream_id);
                         self.send_initialize(index, output);
-                    } else if let Some(deadline) = deadline {
-                        self.wake_at(deadline);
+                    } else {
+                        self.requests.wakeup.set_by(deadline);
                     }
                 }
             }
@@ -154,9 +154,7 @@ impl Router {
                 ],
             );
         }
-        if let Some(deadline) = deadline {
-            self.wake_at(deadline);
-        }
+        self.requests.wakeup.set_by(deadline);
     }
 
     /// Initializes a restarted agent process with the parameters that its predecessor got.
@@ -166,7 +164,7 @@ impl Router {
         process: usize,
         output: &mut impl RouterOutput,
     ) {
-        let id = self.next_id();
+        let id = self.requests.next_id();
         let deadline = self.limits.initialize_timeout.map(|limit| now + limit);
         let Some(state) = self.processes.get_mut(process) else {
             return;
@@ -291,7 +289,7 @@ impl Router {
         state.abandoned.retain(|id, _| *id < first_id);
         state.orphaned.retain(|id, _| *id < first_id);
         self.processes.discard(process);
-        let mut held = self.client_requests.ids_of_process(process);
+        let mut held = self.requests.of_clients.ids_of_process(process);
         held.retain(|id| *id > first_id);
         self.counters.timed_out += held.len() as u64;
         for id in held {
@@ -313,7 +311,7 @@ impl Router {
         failed: impl Fn(&str) -> String,
     ) {
         for (client, id) in wanted {
-            if let Some(state) = self.clients.get_mut(&client) {
+            if let Some(state) = self.clients.get_mut(client) {
                 state.process = None;
             }
             output.to_client(client, &[&failed(&id)]);

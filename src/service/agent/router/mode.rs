@@ -1,6 +1,9 @@
 //! The differences between the protocols that a shared agent can speak. No other file of the router compares protocols.
 
+use std::ops::Range;
+
 use crate::service::agent::AgentProtocol;
+use crate::service::jsonrpc::{Envelope, IdRanges, SenderIds};
 
 impl AgentProtocol {
     fn is_acp(self) -> bool {
@@ -43,5 +46,30 @@ impl AgentProtocol {
     /// Whether a request that this notification cancels gets no response. In the Model Context Protocol, it gets none.
     pub(super) fn cancels_without_response(self, method: &str) -> bool {
         !self.is_acp() && method == "notifications/cancelled"
+    }
+
+    /// Where a request has the ids that are replaced. An error says why the request is refused.
+    pub(super) fn id_ranges(
+        self,
+        envelope: &Envelope<'_>,
+        id: Range<usize>,
+    ) -> Result<IdRanges, &'static str> {
+        if self.has_progress_tokens() {
+            return IdRanges::find(envelope, id);
+        }
+        Ok(IdRanges {
+            id,
+            progress_token: None,
+        })
+    }
+
+    /// The ids of a request of the agent. A progress token that cannot be read reliably is not kept, so no client may use it.
+    pub(super) fn sender_ids(self, envelope: &Envelope<'_>, id: Range<usize>) -> SenderIds {
+        let found = self.id_ranges(envelope, id.clone());
+        let ranges = found.unwrap_or(IdRanges {
+            id,
+            progress_token: None,
+        });
+        ranges.read(envelope.text)
     }
 }

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::sessions::{Session, SessionError, SessionState, is_same_secret, turn_ended};
-use super::{Router, RouterOutput, remove};
+use super::{ClientState, Router, RouterOutput, remove};
 use crate::ClientId;
 use crate::service::agent::named::Named;
 use crate::service::json::{Skimmer, quote};
@@ -95,7 +95,7 @@ impl Router {
         output: &impl RouterOutput,
     ) -> Result<String, SessionError> {
         let name = named_session(envelope)?;
-        let state = self.clients.get(&client).ok_or(SessionError::Denied)?;
+        let state = self.clients.get(client).ok_or(SessionError::Denied)?;
         let Some(bound) = self.sessions.get(name) else {
             let record = self.ended.get(name);
             let is_own = record.is_some_and(|record| record.principal.is_same(&state.principal));
@@ -141,8 +141,8 @@ impl Router {
             "pending_only"
         };
         let describe = |client: ClientId, role: &str| {
-            let state = self.clients.get(&client)?;
-            Some(described(&state.name, role))
+            let state = self.clients.get(client)?;
+            Some(state.describe(role))
         };
         let controller = bound.controller();
         let controller = controller.and_then(|client| describe(client, "controller"));
@@ -159,7 +159,7 @@ impl Router {
         };
         let name = Arc::clone(name);
         if let (Some(bound), Some(state)) =
-            (self.sessions.get_mut(&name), self.clients.get_mut(&client))
+            (self.sessions.get_mut(&name), self.clients.get_mut(client))
             && !bound.observers.contains(&client)
         {
             bound.observers.push(client);
@@ -177,7 +177,7 @@ impl Router {
         envelope: &Envelope<'_>,
         output: &impl RouterOutput,
     ) -> bool {
-        let principal = self.clients.get(&client).map(|state| &state.principal);
+        let principal = self.clients.get(client).map(|state| &state.principal);
         let is_same = principal.is_some_and(|principal| {
             let is_one = principal.is_person() || output.has_watch_scope(client);
             is_one && bound.principal.is_same(principal)
@@ -205,7 +205,7 @@ impl Router {
             ));
         }
         self.stop_observing(client, name);
-        if let Some(state) = self.clients.get_mut(&client) {
+        if let Some(state) = self.clients.get_mut(client) {
             state.observed.retain(|other| **other != *name);
         }
         Ok(format!(
@@ -219,37 +219,23 @@ impl Router {
         if let Some(bound) = self.sessions.get_mut(session) {
             remove(&mut bound.observers, &client);
         }
-        for request in self.agent_requests.values_mut() {
-            if request.session.as_deref() == Some(session) {
-                remove(&mut request.approvers, &client);
-            }
-        }
+        self.requests.remove_approver(client, session);
     }
 
     /// Forgets the observers of a session that ends, and tells them. Its open permission requests belong to its client
     /// alone, because another session may get the same name.
     pub(super) fn drop_observers(&mut self, session: &Arc<str>, observers: &[ClientId]) {
-        for request in self.agent_requests.values_mut() {
-            if request.session.as_ref() == Some(session) {
-                request.session = None;
-                request.approvers.clear();
-            }
-        }
+        self.requests.detach_session(session);
         for observer in observers {
-            if let Some(state) = self.clients.get_mut(observer) {
+            if let Some(state) = self.clients.get_mut(*observer) {
                 remove(&mut state.observed, session);
                 let ended = format!(
                     r#"{{"jsonrpc":"2.0","method":"{SESSION_ENDED}","params":{{"sessionId":{}}}}}"#,
                     quote(session)
                 );
-                self.notices.push((*observer, ended));
+                self.clients.notice(*observer, ended);
             }
         }
-    }
-
-    /// Takes messages for clients that could not be sent at once.
-    pub(crate) fn take_notices(&mut self) -> Vec<(ClientId, String)> {
-        std::mem::take(&mut self.notices)
     }
 
     /// Sends a message of the agent to the observers of a session, except those who must not know of other sessions that it
@@ -339,18 +325,18 @@ impl Session {
         }
     }
 
-    /// Tells the observers of the session that its client, described by `client`, has left.
+    /// Tells the observers of the session that its client has left.
     pub(super) fn show_disconnected(
         &self,
         name: &str,
-        client: &str,
+        client: &ClientState,
         output: &mut impl RouterOutput,
     ) {
         if self.is_observed() {
             let update = format!(
                 r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{},"update":{{"sessionUpdate":"client_disconnected","type":"client_disconnected","client":{}}}}}}}"#,
                 quote(name),
-                described(client, "controller")
+                client.describe("controller")
             );
             self.tell_observers(&update, output);
         }
@@ -366,12 +352,6 @@ fn named_session<'a>(envelope: &'a Envelope<'_>) -> Result<&'a str, SessionError
     }
     let session = envelope.session.as_deref();
     session.ok_or(SessionError::Invalid("\"sessionId\" is missing"))
-}
-
-/// A client with its role, as JSON.
-pub(super) fn described(name: &str, role: &str) -> String {
-    let comma = if name.len() > 2 { "," } else { "" };
-    format!(r#"{}{comma}"role":"{role}"}}"#, &name[..name.len() - 1])
 }
 
 /// The response to a request that a token with the scope `watch` does not permit.

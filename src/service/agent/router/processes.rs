@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::early_messages::EarlyMessages;
-use super::sessions::turn_ended;
 use super::{AbandonedRequest, AgentRequest, ClientRequest, RequestClass, Router, RouterOutput};
 use crate::service::agent::initialize::Initialize;
 use crate::service::agent::response::client_gone;
@@ -32,8 +31,6 @@ pub(super) struct Process {
     /// The protocol version that the agent has chosen.
     pub(super) version: u64,
     pub(super) initialize: Initialize,
-    /// The number of client requests that create a session.
-    pub(super) creating: usize,
     /// Requests that have timed out, or whose clients have disconnected. The sessions that they open are kept for the
     /// clients' principals.
     pub(super) abandoned: IdMap<u64, AbandonedRequest>,
@@ -53,7 +50,6 @@ impl Process {
             first: None,
             version: 1,
             initialize: Initialize::Never,
-            creating: 0,
             abandoned: IdMap::default(),
             orphaned: IdMap::default(),
             early: EarlyMessages::default(),
@@ -208,13 +204,10 @@ impl Router {
 
     /// The figures of a process.
     pub(crate) fn process_figures(&self, process: usize) -> ProcessFigures {
-        let clients = self.clients.values();
         let sessions = self.sessions.values();
         ProcessFigures {
             version: self.processes.version(process),
-            clients: clients
-                .filter(|state| state.process == Some(process))
-                .count(),
+            clients: self.clients.count_of_process(process),
             sessions: sessions
                 .filter(|session| session.process() == process)
                 .count(),
@@ -224,10 +217,7 @@ impl Router {
     /// Whether requests in either direction are pending between clients and a process.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn has_requests(&self, process: usize) -> bool {
-        let mut requests = self.client_requests.values();
-        let mut questions = self.agent_requests.values();
-        requests.any(|request| request.process == process)
-            || questions.any(|request| request.process == process)
+        self.requests.has_any_of(process)
     }
 
     /// The process of a session.
@@ -236,14 +226,9 @@ impl Router {
         Some(self.sessions.get(session)?.process())
     }
 
-    /// The process of a client, if its `initialize` was not rejected.
-    pub(super) fn process_of(&self, client: ClientId) -> Option<usize> {
-        self.clients.get(&client)?.process
-    }
-
     /// Whether a client's messages may go to a process: it is the client's, or it has a session of the client.
     pub(crate) fn uses(&self, client: ClientId, process: usize) -> bool {
-        let Some(state) = self.clients.get(&client) else {
+        let Some(state) = self.clients.get(client) else {
             return false;
         };
         let mut sessions = state.sessions.iter();
@@ -257,8 +242,8 @@ impl Router {
     /// Drops early messages of a process, and answers its early requests, if no pending request can create their session any
     /// more.
     pub(super) fn drop_early(&mut self, process: usize, output: &mut impl RouterOutput) {
-        if let Some(state) = self.processes.get_mut(process)
-            && state.creating == 0
+        if self.requests.creating(process) == 0
+            && let Some(state) = self.processes.get_mut(process)
         {
             let dropped = state.early.take_all();
             self.refuse_early(process, &dropped, output);
@@ -302,7 +287,7 @@ impl Router {
         let alike = || processes.find(is_alike).filter(|_| has_watch_scope);
         let unused = || processes.find(|process| process.kind.is_none());
         let found = theirs.or_else(alike).or_else(unused);
-        let share = self.sharing.share_of(self.limits.processes);
+        let share = self.clients.share_of(self.limits.processes);
         let too_many = "the limit of agent processes is reached; connect with the protocol version and capabilities of another client";
         let index = match found {
             Some(index) => index,
@@ -326,9 +311,9 @@ impl Router {
     /// The number of kinds that a principal has brought and still uses.
     fn kinds_of(&self, principal: &Principal) -> usize {
         let uses = |index: usize| {
-            let mut clients = self.clients.values();
+            let mut clients = self.clients.iter();
             let mut sessions = self.sessions.values();
-            clients.any(|state| state.process == Some(index) && state.principal == *principal)
+            clients.any(|(_, state)| state.process == Some(index) && state.principal == *principal)
                 || sessions.any(|one| one.needs(index) && one.principal == *principal)
         };
         let has_brought = |index: &usize| {
@@ -360,14 +345,10 @@ impl Router {
 
     /// Whether a client, a session or a pending request needs a process.
     pub(super) fn is_used(&self, process: usize) -> bool {
-        let mut clients = self.clients.values();
         let mut sessions = self.sessions.values();
-        let mut requests = self.client_requests.values();
-        let mut questions = self.agent_requests.values();
-        clients.any(|state| state.process == Some(process))
+        self.clients.count_of_process(process) > 0
             || sessions.any(|session| session.needs(process))
-            || requests.any(|request| request.process == process)
-            || questions.any(|request| request.process == process)
+            || self.requests.has_any_of(process)
     }
 
     /// Stops the processes that nobody uses. The last process stays, so that the next client does not wait for a start.
@@ -401,15 +382,8 @@ impl Router {
         for session in sessions {
             self.end(&session, None);
         }
-        let mut clients = Vec::new();
-        for (client, state) in &mut self.clients {
-            if state.process == Some(process) {
-                state.process = None;
-                clients.push(*client);
-            }
-        }
         self.processes.slots[process] = None;
-        Some(clients)
+        Some(self.clients.leave_process(process))
     }
 
     /// Fails all pending requests of a process with its exit status `data`, and marks its sessions as lost.
@@ -440,12 +414,12 @@ impl Router {
         for (client, id) in state.initialize.take_wanted() {
             output.to_client(client, &[&failed(&id)]);
         }
-        for id in self.client_requests.ids_of_process(process) {
+        for id in self.requests.of_clients.ids_of_process(process) {
             self.fail_client_request(id, failed, output);
         }
         let is_its = |request: &AgentRequest| request.process == process;
-        for id in self.agent_requests.ids_of(is_its) {
-            self.forget_agent_request(id);
+        for id in self.requests.of_agent.ids_of(is_its) {
+            self.requests.forget_of_agent(&mut self.clients, id);
         }
         // The agent that has sent them needs no answer.
         if let Some(state) = self.processes.get_mut(process) {
@@ -464,7 +438,7 @@ impl Router {
         failed: impl Fn(&str) -> String,
         output: &mut impl RouterOutput,
     ) -> Option<ClientRequest> {
-        let request = self.forget_client_request(upstream_id)?;
+        let request = self.requests.forget(&mut self.clients, upstream_id)?;
         if let (RequestClass::Prompt, Some(session), Ok(envelope)) = (
             request.call.class,
             &request.call.session,
@@ -475,18 +449,5 @@ impl Router {
         }
         request.answer(failed, output);
         Some(request)
-    }
-}
-
-impl ClientRequest {
-    /// Sends the response that `failed` writes for an id. For an adopted turn, sends the notification that it has ended instead.
-    pub(super) fn answer(&self, failed: impl Fn(&str) -> String, output: &mut impl RouterOutput) {
-        let call = &self.call;
-        if let Some(ids) = &self.sender_ids {
-            output.to_client(call.client, &[&failed(&ids.id)]);
-        } else if let (Some(session), Ok(envelope)) = (&call.session, Envelope::parse(&failed("0")))
-        {
-            output.to_client(call.client, &[&turn_ended(session, &envelope)]);
-        }
     }
 }

@@ -60,8 +60,7 @@ impl Router {
             }
         }
         let Some((name, client)) = found else {
-            let is_creating = |state: &Process| state.creating > 0;
-            let may_come = self.processes.get(process).is_some_and(is_creating);
+            let may_come = self.requests.creating(process) > 0;
             let mut candidates = candidates.iter().filter(|_| may_come);
             let early = candidates.find(|id| id.len() <= MAX_SESSION_ID && self.is_free(id));
             return early.map_or(Receiver::Nobody, |id| Receiver::Early((&**id).into()));
@@ -85,8 +84,8 @@ impl Router {
         envelope: &Envelope<'_>,
         client: Option<ClientId>,
     ) -> Option<(Range<usize>, Box<str>)> {
-        let referred = self.client_requests.named_in(process, envelope)?;
-        let request = self.client_requests.get(referred.upstream_id)?;
+        let referred = self.requests.of_clients.named_in(process, envelope)?;
+        let request = self.requests.of_clients.get(referred.upstream_id)?;
         (Some(request.call.client) == client).then(|| (referred.range, referred.own.into()))
     }
 
@@ -111,12 +110,12 @@ impl Router {
     ) -> Option<ClientId> {
         let state = self.processes.get(process)?;
         // The agent may still work on requests that have timed out, or whose clients have disconnected.
-        if orphans(state).any(|client| !self.clients.contains_key(&client)) {
+        if orphans(state).any(|client| !self.clients.contains(client)) {
             return None;
         }
         let names_none = |request: &ClientRequest| request.call.session.is_none();
         let is_its = |request: &ClientRequest| request.process == process;
-        let mut requests = self.client_requests.values();
+        let mut requests = self.requests.of_clients.values();
         let acts = |request: &ClientRequest| !output.has_watch_scope(request.call.client);
         let is_pending = requests
             .any(|request| is_its(request) && names_none(request) && acts(request))
@@ -142,7 +141,7 @@ impl Router {
         output: &impl RouterOutput,
         filter: impl Fn(&ClientRequest) -> bool,
     ) -> Option<ClientId> {
-        let requests = self.client_requests.values();
+        let requests = self.requests.of_clients.values();
         let mut clients = requests
             .filter(|request| request.process == process && filter(request))
             .map(|request| request.call.client)

@@ -11,26 +11,15 @@ use crate::service::jsonrpc::{code, error};
 impl Router {
     /// The time at which to call [`Router::handle_timeout`], if it has changed since the last call.
     pub(crate) fn take_wakeup(&mut self) -> Option<Time> {
-        let is_new = std::mem::take(&mut self.has_new_wakeup);
-        self.wakeup.filter(|_| is_new)
-    }
-
-    /// Asks for a wake-up at this time at the latest, if there is one.
-    pub(super) fn wake_at(&mut self, at: impl Into<Option<Time>>) {
-        if let Some(at) = at.into()
-            && self.wakeup.is_none_or(|wakeup| at < wakeup)
-        {
-            self.wakeup = Some(at);
-            self.has_new_wakeup = true;
-        }
+        self.requests.wakeup.take()
     }
 
     /// Fails the requests that are due, and ends the sessions whose grace period is over.
     pub(crate) fn handle_timeout(&mut self, now: Time, output: &mut impl RouterOutput) {
-        while let Some(id) = self.client_requests.due(now) {
+        while let Some(id) = self.requests.of_clients.due(now) {
             self.time_out_client_request(id, output);
         }
-        while let Some(id) = self.agent_requests.due(now) {
+        while let Some(id) = self.requests.of_agent.due(now) {
             self.time_out_agent_request(id, output);
         }
         for process in self.processes.indices() {
@@ -40,26 +29,21 @@ impl Router {
             self.end_gone(|since| since + grace <= now);
         }
         self.stop_unused();
-        self.wakeup = None;
-        self.wake_at(self.deadline());
-    }
-
-    /// The earliest deadline.
-    fn deadline(&self) -> Option<Time> {
         let gone = self.first_gone().zip(self.limits.grace);
         let deadlines = [
-            self.client_requests.deadline(),
-            self.agent_requests.deadline(),
+            self.requests.of_clients.deadline(),
+            self.requests.of_agent.deadline(),
             gone.map(|(since, grace)| since + grace),
         ];
         let processes = self.processes.iter();
         let initializes = processes.filter_map(|process| process.initialize.deadline());
-        deadlines.into_iter().flatten().chain(initializes).min()
+        let deadlines = deadlines.into_iter().flatten().chain(initializes);
+        self.requests.wakeup.reset(deadlines);
     }
 
     /// Fails a request that the agent has not answered in time. Its response is dropped when it comes.
     fn time_out_client_request(&mut self, upstream_id: u64, output: &mut impl RouterOutput) {
-        let Some(request) = self.forget_client_request(upstream_id) else {
+        let Some(request) = self.requests.forget(&mut self.clients, upstream_id) else {
             return;
         };
         self.counters.timed_out += 1;
@@ -84,7 +68,7 @@ impl Router {
         output: &mut impl RouterOutput,
     ) {
         let id = request.upstream_id;
-        let Some(principal) = self.clients.get(&request.call.client) else {
+        let Some(principal) = self.clients.get(request.call.client) else {
             return;
         };
         let principal = principal.principal.clone();
@@ -111,7 +95,10 @@ impl Router {
 
     /// Fails a request of the agent that its client has not answered in time.
     fn time_out_agent_request(&mut self, upstream_id: u64, output: &mut impl RouterOutput) {
-        let Some(request) = self.forget_agent_request(upstream_id) else {
+        let Some(request) = self
+            .requests
+            .forget_of_agent(&mut self.clients, upstream_id)
+        else {
             return;
         };
         self.counters.timed_out += 1;

@@ -79,7 +79,7 @@ impl Router {
 
     /// Whether a turn runs in a session of the client.
     pub(super) fn has_running_turn(&self, client: ClientId) -> bool {
-        let Some(state) = self.clients.get(&client) else {
+        let Some(state) = self.clients.get(client) else {
             return false;
         };
         state.sessions.iter().any(|session| {

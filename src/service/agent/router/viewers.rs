@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use super::observers::{MAX_OBSERVERS, described};
+use super::observers::MAX_OBSERVERS;
 use super::sessions::{Session, SessionError, SessionState};
-use super::{ClientState, Router, RouterOutput};
+use super::{Router, RouterOutput};
 use crate::service::json::quote;
 use crate::{ClientId, Principal, Scope};
 
@@ -74,36 +74,21 @@ impl Router {
         }
         let name = Arc::clone(name);
         let controller = bound.controller().and_then(|client| {
-            let state = self.clients.get(&client)?;
-            Some(described(&state.name, "controller"))
+            let state = self.clients.get(client)?;
+            Some(state.describe("controller"))
         });
         let watching = format!(
             r#"{{"jsonrpc":"2.0","method":"{WATCHING}","params":{{"sessionId":{},"connectedClients":[{}]}}}}"#,
             quote(&name),
             controller.unwrap_or_default()
         );
-        let mut state = ClientState::new(principal);
-        state.initialized = true;
-        state.is_viewer = true;
-        state.observed.push(Arc::clone(&name));
-        self.clients.insert(client, state);
+        self.clients
+            .add_viewer(client, principal, Arc::clone(&name));
         if let Some(bound) = self.sessions.get_mut(&name) {
             bound.observers.push(client);
         }
         output.to_client(client, &[&watching]);
         self.send_pending(client, Some(&name), output);
         Ok(())
-    }
-
-    /// Whether a client is a viewer whose session has ended.
-    pub(crate) fn has_nothing_to_watch(&self, client: ClientId) -> bool {
-        let state = self.clients.get(&client);
-        state.is_some_and(|state| state.is_viewer && state.observed.is_empty())
-    }
-
-    /// Whether a client is a viewer.
-    pub(super) fn is_viewer(&self, client: ClientId) -> bool {
-        let state = self.clients.get(&client);
-        state.is_some_and(|state| state.is_viewer)
     }
 }

@@ -81,18 +81,6 @@ impl fmt::Display for SessionError {
     }
 }
 
-/// Classifies a method by its effect on sessions.
-pub(in super::super) fn class_of(method: &str) -> RequestClass {
-    match method {
-        "session/new" | "session/fork" | "nes/start" => RequestClass::Create,
-        "session/load" | "session/resume" => RequestClass::Claim,
-        "session/close" | "session/delete" | "nes/close" => RequestClass::End,
-        "session/list" => RequestClass::List,
-        "session/prompt" => RequestClass::Prompt,
-        _ => RequestClass::Other,
-    }
-}
-
 impl Router {
     /// Where messages of a method, and responses to its requests, have session ids.
     pub(in super::super) fn places_of(&self, method: &str) -> Places {
@@ -187,11 +175,10 @@ impl Router {
         has_watch_scope: bool,
         session: &str,
     ) -> Option<bool> {
-        let state = self.clients.get(&client);
+        let state = self.clients.get(client);
         let principal = state.map(|state| &state.principal);
         let is_same = |owner: &Principal| principal.is_some_and(|own| owner.is_same(own));
-        let is_former =
-            || state.is_some_and(|state| state.former.iter().any(|one| **one == *session));
+        let is_former = || state.is_some_and(|state| state.has_had(session));
         Some(match self.sessions.get(session) {
             Some(bound) => match bound.controller() {
                 Some(controller) => {
@@ -209,7 +196,7 @@ impl Router {
     /// Whether clients may load sessions that the router has never seen.
     pub(super) fn may_load_unknown(&self) -> bool {
         let permitted = match self.limits.unknown_sessions {
-            UnknownSessions::Auto => !self.has_several_principals,
+            UnknownSessions::Auto => !self.clients.has_several_principals(),
             UnknownSessions::Allow => true,
             UnknownSessions::Deny => false,
         };
@@ -235,15 +222,12 @@ impl Router {
 
     /// Whether a client has as many sessions as it may have, including those that are being created.
     pub(super) fn is_client_full(&self, client: ClientId) -> bool {
-        let Some(state) = self.clients.get(&client) else {
+        let Some(state) = self.clients.get(client) else {
             return true;
         };
-        let creates = |id: &u64| {
-            let request = self.client_requests.get(*id);
-            request.is_some_and(|request| request.call.class == RequestClass::Create)
-        };
-        let requests = state.client_requests.iter();
-        let creating = requests.filter(|id| creates(id)).count();
+        let requests = self.requests.of_client(state);
+        let creating = requests.filter(|request| request.call.class == RequestClass::Create);
+        let creating = creating.count();
         state.sessions.len() + creating >= self.limits.sessions
     }
 
@@ -251,8 +235,9 @@ impl Router {
     /// agent answers.
     fn is_table_full(&self) -> bool {
         let processes = self.processes.iter();
-        let expected = processes.map(|process| process.creating + process.abandoned.len());
-        self.sessions.len() + expected.sum::<usize>() >= self.limits.all_sessions
+        let abandoned = processes.map(|process| process.abandoned.len());
+        let expected = self.requests.all_creating() + abandoned.sum::<usize>();
+        self.sessions.len() + expected >= self.limits.all_sessions
     }
 
     /// Removes the sessions that a client may not see from the agent's response to `session/list`.

@@ -31,7 +31,7 @@ impl Router {
         envelope: &Envelope<'_>,
         output: &impl RouterOutput,
     ) -> Result<(usize, bool), SessionError> {
-        let Some(state) = self.clients.get(&client) else {
+        let Some(state) = self.clients.get(client) else {
             return Err(SessionError::Denied);
         };
         if session.len() > MAX_SESSION_ID {
@@ -96,7 +96,7 @@ impl Router {
         claim: impl Fn(bool, usize) -> Claim,
         output: &impl RouterOutput,
     ) -> Result<(usize, bool), SessionError> {
-        let state = self.clients.get(&client);
+        let state = self.clients.get(client);
         let bound = self.sessions.get(session);
         let (Some(state), Some(bound)) = (state, bound) else {
             return Err(SessionError::Denied);
@@ -157,7 +157,7 @@ impl Router {
         let claim = bound
             .claim
             .take_if(|claim| claim.upstream_id == upstream_id)?;
-        let state = self.clients.get_mut(&claim.client)?;
+        let state = self.clients.get_mut(claim.client)?;
         let tokens = match (bound.tokens.take(), claim.token) {
             // The client may never have read the current token, whatever it has sent since: only its use proves that. Until
             // then, the earlier token stays good, and the current one is sent again.
@@ -245,7 +245,7 @@ impl Router {
                 Some(grace) => {
                     // It may be over by now.
                     let deadline = since + grace;
-                    self.wake_at(deadline);
+                    self.requests.wakeup.set_by(Some(deadline));
                 }
                 None => {
                     let run = bound.run.number;
@@ -253,7 +253,7 @@ impl Router {
                 }
             }
         }
-        if let Some(state) = self.clients.get_mut(&claim.client) {
+        if let Some(state) = self.clients.get_mut(claim.client) {
             remove(&mut state.sessions, session);
         }
         self.drop_adopted(claim.client, session, output);

@@ -37,12 +37,12 @@ use std::sync::Arc;
 
 use super::ended_sessions::SessionRecord;
 use super::turns::Activity;
-use super::{AbandonedRequest, MAX_FORMER, Router, RouterOutput, Run, remove};
+use super::{AbandonedRequest, Router, RouterOutput, Run, remove};
 #[cfg(doc)]
 use crate::service::agent::config::UnknownSessions;
 use crate::{ClientId, Principal, Time};
 
-pub(super) use access::{SessionError, class_of};
+pub(super) use access::SessionError;
 use claims::added_tokens;
 pub(super) use claims::is_same_secret;
 pub(super) use takeover::turn_ended;
@@ -175,7 +175,7 @@ impl Router {
         }
         names.sort_unstable();
         let mut waiting: HashMap<&Arc<str>, usize> = HashMap::new();
-        let requests = self.client_requests.values();
+        let requests = self.requests.of_clients.values();
         for session in requests.filter_map(|request| request.call.session.as_ref()) {
             *waiting.entry(session).or_default() += 1;
         }
@@ -216,7 +216,7 @@ impl Router {
     ) {
         let Some(principal) = self
             .clients
-            .get(&client)
+            .get(client)
             .map(|state| state.principal.clone())
         else {
             return;
@@ -262,7 +262,7 @@ impl Router {
     ) {
         if let Some(earlier) = self.sessions.remove(session) {
             for client in earlier.clients() {
-                if let Some(state) = self.clients.get_mut(&client) {
+                if let Some(state) = self.clients.get_mut(client) {
                     remove(&mut state.sessions, session);
                 }
             }
@@ -286,10 +286,8 @@ impl Router {
     }
 
     fn add_to_client(&mut self, client: ClientId, session: &Arc<str>) {
-        if let Some(state) = self.clients.get_mut(&client)
-            && !state.sessions.contains(session)
-        {
-            state.sessions.push(Arc::clone(session));
+        if let Some(state) = self.clients.get_mut(client) {
+            state.add_session(session);
         }
     }
 
@@ -299,12 +297,8 @@ impl Router {
             return;
         };
         for client in bound.clients() {
-            if let Some(state) = self.clients.get_mut(&client) {
-                remove(&mut state.sessions, session);
-                if state.former.len() == MAX_FORMER {
-                    state.former.pop_front();
-                }
-                state.former.push_back(Arc::clone(session));
+            if let Some(state) = self.clients.get_mut(client) {
+                state.end_session(session);
             }
         }
         self.drop_observers(session, &bound.observers);
@@ -325,7 +319,7 @@ impl Router {
 
     /// Ends a client's sessions that were lost with an earlier agent process.
     fn end_lost(&mut self, client: ClientId) {
-        let Some(state) = self.clients.get(&client) else {
+        let Some(state) = self.clients.get(client) else {
             return;
         };
         for session in state.sessions.clone() {
@@ -367,7 +361,7 @@ impl Router {
     /// client claims it.
     fn begin_grace(&mut self, now: Time, session: &Arc<str>) {
         if let Some(grace) = self.limits.grace {
-            return self.wake_at(now + grace);
+            return self.requests.wakeup.set_by(Some(now + grace));
         }
         let bound = self.sessions.get(session);
         if let Some(agent) = bound

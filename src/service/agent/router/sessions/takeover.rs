@@ -17,13 +17,6 @@ const TAKEN_OVER: &str = "_outrigger/session_taken_over";
 /// Tells a client how a turn ended that another client began.
 const TURN_ENDED: &str = "_outrigger/turn_ended";
 
-impl ClientRequest {
-    /// Whether the request is the turn of a session that its client has taken over.
-    pub(in super::super) fn is_adopted(&self) -> bool {
-        self.sender_ids.is_none()
-    }
-}
-
 impl Router {
     /// Gives control of a session, and its pending requests, to another client.
     pub(super) fn take_over(
@@ -40,7 +33,7 @@ impl Router {
             from = word(&old),
         );
         self.hand_over(session, old, new, output);
-        if let Some(state) = self.clients.get_mut(&old) {
+        if let Some(state) = self.clients.get_mut(old) {
             remove(&mut state.sessions, session);
         }
         output.to_client(
@@ -63,8 +56,12 @@ impl Router {
         new: ClientId,
         output: &mut impl RouterOutput,
     ) {
-        for id in self.requests_for(old, session) {
-            let Some(request) = self.forget_client_request(id) else {
+        let ids = self
+            .clients
+            .get(old)
+            .map(|state| self.requests.ids_for(state, session));
+        for id in ids.unwrap_or_default() {
+            let Some(request) = self.requests.forget(&mut self.clients, id) else {
                 continue;
             };
             let why = Some("another connection has taken the session over");
@@ -89,16 +86,16 @@ impl Router {
         new: ClientId,
         output: &mut impl RouterOutput,
     ) {
-        let state = self.clients.get(&old);
+        let state = self.clients.get(old);
         let questions = state.map(|state| state.agent_requests.clone());
         for id in questions.unwrap_or_default() {
-            let request = self.agent_requests.get_mut(id);
+            let request = self.requests.of_agent.get_mut(id);
             let request = request.filter(|request| request.session.as_ref() == Some(session));
             let Some(request) = request else { continue };
-            if let Some(state) = self.clients.get_mut(&old) {
+            if let Some(state) = self.clients.get_mut(old) {
                 remove(&mut state.agent_requests, &id);
             }
-            match (self.clients.get_mut(&new), &request.text) {
+            match (self.clients.get_mut(new), &request.text) {
                 (Some(state), Some(text))
                     if state.agent_requests.len() < self.limits.agent_requests =>
                 {
@@ -112,7 +109,7 @@ impl Router {
                     }
                 }
                 _ => {
-                    if let Some(request) = self.agent_requests.remove(id) {
+                    if let Some(request) = self.requests.of_agent.remove(id) {
                         request.revoke(id, Some(old), output);
                         let gone = client_gone(&request.ids.id, request.permission);
                         output.to_agent(request.process, &[&gone]);
@@ -124,17 +121,20 @@ impl Router {
 
     /// Moves a running turn to another client. If that client has too many requests, the turn continues without a client.
     fn adopt(&mut self, client: ClientId, request: ClientRequest) {
-        let state = self.clients.get(&client);
+        let state = self.clients.get(client);
         if state.is_some_and(|state| state.client_requests.len() < self.limits.client_requests) {
             let call = ClientCall {
                 client,
                 ..request.call
             };
-            self.record(ClientRequest {
-                sender_ids: None,
-                call,
-                ..request
-            });
+            self.requests.record(
+                &mut self.clients,
+                ClientRequest {
+                    sender_ids: None,
+                    call,
+                    ..request
+                },
+            );
         }
     }
 
@@ -144,7 +144,7 @@ impl Router {
         client: ClientId,
         output: &mut impl RouterOutput,
     ) {
-        let Some(state) = self.clients.get(&client) else {
+        let Some(state) = self.clients.get(client) else {
             return;
         };
         let claimed = |session: &Arc<str>| {
@@ -171,40 +171,31 @@ impl Router {
             return;
         }
         let mut running = None;
-        for id in self.requests_for(client, session) {
-            let request = self.client_requests.get(id);
+        let ids = self
+            .clients
+            .get(client)
+            .map(|state| self.requests.ids_for(state, session));
+        for id in ids.unwrap_or_default() {
+            let request = self.requests.of_clients.get(id);
             if request.is_some_and(ClientRequest::is_adopted) {
-                running = self.forget_client_request(id);
+                running = self.requests.forget(&mut self.clients, id);
             }
         }
         if let Some(request) = running {
             output.to_agent(request.process, &cancel_session(&quote(session)));
         }
-        let state = self.clients.get(&client);
+        let state = self.clients.get(client);
         let questions = state.map(|state| state.agent_requests.clone());
         for id in questions.unwrap_or_default() {
-            let request = self.agent_requests.get(id);
+            let request = self.requests.of_agent.get(id);
             if request.is_some_and(|request| request.session.as_ref() == Some(session))
-                && let Some(request) = self.forget_agent_request(id)
+                && let Some(request) = self.requests.forget_of_agent(&mut self.clients, id)
             {
                 request.revoke(id, None, output);
                 let gone = client_gone(&request.ids.id, request.permission);
                 output.to_agent(request.process, &[&gone]);
             }
         }
-    }
-
-    /// The upstream ids of a client's requests that name a session, except claims of it.
-    fn requests_for(&self, client: ClientId, session: &Arc<str>) -> Vec<u64> {
-        let state = self.clients.get(&client);
-        let ids = state.map_or(&[][..], |state| &state.client_requests);
-        let names = |id: &&u64| {
-            self.client_requests.get(**id).is_some_and(|request| {
-                let call = &request.call;
-                call.class != RequestClass::Claim && call.session.as_ref() == Some(session)
-            })
-        };
-        ids.iter().filter(names).copied().collect()
     }
 }
 

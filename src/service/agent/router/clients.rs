@@ -1,0 +1,262 @@
+//! The clients of the router: what each has announced, and what it holds.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::remove;
+use crate::service::agent::initialize::Capabilities;
+use crate::service::id_map::IdMap;
+use crate::service::json::unescape;
+use crate::service::jsonrpc::{Envelope, MessageKind, member};
+use crate::service::sharing::Sharing;
+use crate::{ClientId, Principal};
+
+/// The maximum number of elicitations that are remembered for a client until they are completed.
+const MAX_ELICITATIONS: usize = 64;
+/// The maximum length of an elicitation id. Elicitations with longer ids are not remembered.
+const MAX_ELICITATION_ID: usize = 256;
+/// The maximum number of ended sessions that are remembered for a client.
+const MAX_FORMER: usize = 64;
+
+/// The router's state for one client.
+#[derive(Debug)]
+pub(super) struct ClientState {
+    pub(super) principal: Principal,
+    /// Whether the client has sent `initialize`. Always true for protocols other than ACP.
+    pub(super) initialized: bool,
+    /// Whether the client is a viewer: it does nothing but observe one session. Its messages are ignored.
+    pub(super) is_viewer: bool,
+    /// The agent process of its kind. `None` before `initialize`, and after it was rejected.
+    pub(super) process: Option<usize>,
+    pub(super) capabilities: Capabilities,
+    /// Upstream ids of the client's requests to the agent.
+    pub(super) client_requests: Vec<u64>,
+    /// Upstream ids of the agent's requests to the client.
+    pub(super) agent_requests: Vec<u64>,
+    /// The sessions that the client controls or is loading.
+    pub(super) sessions: Vec<Arc<str>>,
+    /// The latest sessions of the client that have ended. It may still learn of them.
+    former: VecDeque<Arc<str>>,
+    /// The sessions that the client observes.
+    pub(super) observed: Vec<Arc<str>>,
+    /// The client's name and version, as a JSON object.
+    pub(super) name: Box<str>,
+    /// The latest elicitations that were sent to this client, with the processes that sent them. Only it is notified of their completion.
+    elicitations: VecDeque<(usize, Box<str>)>,
+}
+
+impl ClientState {
+    /// The state of a client that has sent nothing.
+    fn new(principal: Principal) -> Self {
+        Self {
+            principal,
+            initialized: false,
+            is_viewer: false,
+            process: None,
+            capabilities: Capabilities::default(),
+            client_requests: Vec::new(),
+            agent_requests: Vec::new(),
+            sessions: Vec::new(),
+            former: VecDeque::new(),
+            observed: Vec::new(),
+            name: "{}".into(),
+            elicitations: VecDeque::new(),
+        }
+    }
+
+    /// The client with its role, as JSON.
+    pub(super) fn describe(&self, role: &str) -> String {
+        let name = &self.name;
+        let comma = if name.len() > 2 { "," } else { "" };
+        format!(r#"{}{comma}"role":"{role}"}}"#, &name[..name.len() - 1])
+    }
+
+    /// Notes that the client controls or loads a session.
+    pub(super) fn add_session(&mut self, session: &Arc<str>) {
+        if !self.sessions.contains(session) {
+            self.sessions.push(Arc::clone(session));
+        }
+    }
+
+    /// Notes that a session of the client has ended.
+    pub(super) fn end_session(&mut self, session: &Arc<str>) {
+        remove(&mut self.sessions, session);
+        if self.former.len() == MAX_FORMER {
+            self.former.pop_front();
+        }
+        self.former.push_back(Arc::clone(session));
+    }
+
+    /// Whether the client has had a session that has ended.
+    pub(super) fn has_had(&self, session: &str) -> bool {
+        self.former.iter().any(|one| **one == *session)
+    }
+
+    /// Remembers the elicitation that a request of a process starts, if it is one.
+    pub(super) fn note_elicitation(&mut self, process: usize, request: &Envelope<'_>) {
+        let Some(elicitation) = elicitation_of(request) else {
+            return;
+        };
+        if self.elicitations.len() == MAX_ELICITATIONS {
+            self.elicitations.pop_front();
+        }
+        self.elicitations.push_back((process, elicitation.into()));
+    }
+}
+
+/// The clients, by their ids.
+#[derive(Debug, Default)]
+pub(super) struct Clients {
+    states: IdMap<ClientId, ClientState>,
+    /// The principal of the first client.
+    first_principal: Option<Principal>,
+    /// Whether clients of several principals may connect. Clients without one are several.
+    has_several_principals: bool,
+    /// Who shares the agent processes.
+    sharing: Sharing,
+    /// Messages for clients that could not be sent at once.
+    notices: Vec<(ClientId, String)>,
+}
+
+impl Clients {
+    pub(super) fn get(&self, client: ClientId) -> Option<&ClientState> {
+        self.states.get(&client)
+    }
+
+    pub(super) fn get_mut(&mut self, client: ClientId) -> Option<&mut ClientState> {
+        self.states.get_mut(&client)
+    }
+
+    pub(super) fn contains(&self, client: ClientId) -> bool {
+        self.states.contains_key(&client)
+    }
+
+    /// All clients, in no order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ClientId, &ClientState)> {
+        self.states.iter().map(|(client, state)| (*client, state))
+    }
+
+    /// Adds a client. `is_sole` says that no client of another principal can connect.
+    pub(super) fn add(
+        &mut self,
+        client: ClientId,
+        principal: Principal,
+        is_sole: bool,
+    ) -> &mut ClientState {
+        let first = self
+            .first_principal
+            .get_or_insert_with(|| principal.clone());
+        self.has_several_principals |= !is_sole || !first.is_same(&principal);
+        self.sharing.note(&principal, is_sole);
+        let state = self.states.entry(client);
+        state.insert_entry(ClientState::new(principal)).into_mut()
+    }
+
+    /// Adds a client that does nothing but observe a session.
+    pub(super) fn add_viewer(&mut self, client: ClientId, principal: Principal, session: Arc<str>) {
+        let state = ClientState {
+            initialized: true,
+            is_viewer: true,
+            observed: vec![session],
+            ..ClientState::new(principal)
+        };
+        self.states.insert(client, state);
+    }
+
+    pub(super) fn remove(&mut self, client: ClientId) -> Option<ClientState> {
+        self.states.remove(&client)
+    }
+
+    /// Whether clients of several principals may connect.
+    pub(super) fn has_several_principals(&self) -> bool {
+        self.has_several_principals
+    }
+
+    /// A principal's share of a limit.
+    pub(super) fn share_of(&self, limit: usize) -> usize {
+        self.sharing.share_of(limit)
+    }
+
+    /// The process of a client, if its `initialize` was not rejected.
+    pub(super) fn process_of(&self, client: ClientId) -> Option<usize> {
+        self.get(client)?.process
+    }
+
+    /// The number of clients of a process.
+    pub(super) fn count_of_process(&self, process: usize) -> usize {
+        let states = self.states.values();
+        states
+            .filter(|state| state.process == Some(process))
+            .count()
+    }
+
+    /// Takes a process from its clients. Returns the clients.
+    pub(super) fn leave_process(&mut self, process: usize) -> Vec<ClientId> {
+        let states = self.states.iter_mut();
+        let states = states.filter(|(_, state)| state.process == Some(process));
+        states
+            .map(|(client, state)| {
+                state.process = None;
+                *client
+            })
+            .collect()
+    }
+
+    /// Whether a client is a viewer.
+    pub(super) fn is_viewer(&self, client: ClientId) -> bool {
+        self.get(client).is_some_and(|state| state.is_viewer)
+    }
+
+    /// Whether a client is a viewer whose session has ended.
+    pub(super) fn has_nothing_to_watch(&self, client: ClientId) -> bool {
+        let state = self.get(client);
+        state.is_some_and(|state| state.is_viewer && state.observed.is_empty())
+    }
+
+    /// The number of observers of all sessions.
+    pub(super) fn observer_count(&self) -> usize {
+        let states = self.states.values();
+        states.map(|state| state.observed.len()).sum()
+    }
+
+    /// Takes the client that was asked the question which a notification of the agent completes.
+    pub(super) fn take_elicited(
+        &mut self,
+        process: usize,
+        notification: &Envelope<'_>,
+    ) -> Option<ClientId> {
+        let elicitation = elicitation_of(notification)?;
+        let is_it = |(of, id): &(usize, Box<str>)| *of == process && **id == *elicitation;
+        self.states.iter_mut().find_map(|(&client, state)| {
+            let at = state.elicitations.iter().position(is_it)?;
+            state.elicitations.remove(at).map(|_| client)
+        })
+    }
+
+    /// Has a message sent to a client later.
+    pub(super) fn notice(&mut self, client: ClientId, text: String) {
+        self.notices.push((client, text));
+    }
+
+    /// Takes the messages that have to be sent.
+    pub(super) fn take_notices(&mut self) -> Vec<(ClientId, String)> {
+        std::mem::take(&mut self.notices)
+    }
+}
+
+/// The id of the elicitation that a message from the agent starts or completes.
+fn elicitation_of<'a>(envelope: &Envelope<'a>) -> Option<Cow<'a, str>> {
+    let (MessageKind::Request { method, .. } | MessageKind::Notification { method }) =
+        &envelope.kind
+    else {
+        return None;
+    };
+    let body = envelope
+        .body
+        .as_ref()
+        .filter(|_| method.contains("elicitation/"))?;
+    let id = &envelope.text[member(envelope.text, body, "elicitationId")?];
+    let id = id.starts_with('"').then(|| unescape(id))?;
+    (id.len() <= MAX_ELICITATION_ID).then_some(id)
+}
