@@ -8,7 +8,7 @@ import { plain } from "./view.js";
 
 const $ = (id) => document.getElementById(id);
 
-/** The most entries that the transcript keeps, and the most characters of one text. */
+/** The most entries that the transcript keeps, and the most characters of one entry. */
 const MOST_ENTRIES = 2000;
 const MOST_TEXT = 500_000;
 
@@ -49,7 +49,7 @@ function inline(text) {
     );
 }
 
-/** Shows text; what is between lines of three backticks, in a box. */
+/** Shows text, with a box around the lines between two lines of three backticks. */
 function fillText(node, text) {
   const parts = text.split(/^```[^\n]*\n?/m);
   node.replaceChildren(
@@ -61,7 +61,7 @@ function fillText(node, text) {
   );
 }
 
-/** A text that grows, drawn at most once per frame. */
+/** A string that grows, drawn at most once per frame. */
 class GrowingText {
   constructor() {
     this.node = element("div", { class: "text" });

@@ -1,4 +1,4 @@
-// What the pages show things with: texts that change in place, dialogs, notes, tables and boxes of lines.
+// The elements of the pages: strings that change in place, dialogs, notes, tables and boxes of lines.
 
 import { element, formatDuration } from "./common.js";
 
@@ -7,7 +7,7 @@ const FIRST_ROWS = matchMedia("(max-width: 40rem)").matches ? 10 : 20;
 /** The most lines that a box of lines keeps. */
 export const MOST_LINES = 1000;
 
-/** Sets a text if it has changed, so that a selection in it stays. */
+/** Sets the text of a node if it has changed, so that a selection in it stays. */
 export function setText(node, text) {
   if (node.shown === text) return;
   node.shown = text;
@@ -164,7 +164,7 @@ export class Table {
   }
 }
 
-/** A cell with a colored dot and a text. */
+/** Fills a cell with a colored dot and a label. */
 export function fillState(cell, kind, text, title = "") {
   cell.firstElementChild ?? cell.append(element("span"));
   const mark = cell.firstElementChild;
@@ -174,7 +174,7 @@ export function fillState(cell, kind, text, title = "") {
   setText(mark, text);
 }
 
-/** A cell with a text and a smaller one after it. */
+/** Fills a cell with a string and a smaller one after it. */
 export function fillPair(cell, text, small) {
   if (!cell.firstElementChild) cell.append(element("span"), " ", element("small"));
   setText(cell.firstElementChild, text);
