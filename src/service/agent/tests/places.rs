@@ -172,8 +172,8 @@ fn roles_that_got(sim: &mut Simulation, method: &str) -> Vec<String> {
     roles.map(|(_, role)| (*role).to_owned()).collect()
 }
 
-/// A table of Markdown whose last columns are the places. Rows with equal cells are not merged, so that every cell is visible.
-fn table(heads: &[&str], rows: &[(Vec<&str>, Vec<String>)]) -> String {
+/// A table of Markdown whose last columns are the places. States with equal cells for the same sender or kind share a row.
+fn table(heads: &[&str], rows: Vec<(&str, &str, Vec<String>)>) -> String {
     let titles = PLACES.iter().map(|(title, method, _)| match *method {
         "schema" => format!("schema: {title}"),
         "_x" => format!("other: {title}"),
@@ -188,12 +188,19 @@ fn table(heads: &[&str], rows: &[(Vec<&str>, Vec<String>)]) -> String {
         format!("| {} |", heads.join(" | ")),
         format!("|{}", "---|".repeat(heads.len())),
     ];
-    for (labels, cells) in rows {
-        lines.push(format!(
-            "| {} | {} |",
-            labels.join(" | "),
-            cells.join(" | ")
-        ));
+    let mut merged: Vec<(Vec<&str>, &str, Vec<String>)> = Vec::new();
+    for (state, label, cells) in rows {
+        let equal = merged
+            .iter_mut()
+            .find(|row| (row.1, &row.2) == (label, &cells));
+        match equal {
+            Some((states, ..)) => states.push(state),
+            None => merged.push((vec![state], label, cells)),
+        }
+    }
+    for (states, label, cells) in merged {
+        let states = states.join("; ");
+        lines.push(format!("| {states} | {label} | {} |", cells.join(" | ")));
     }
     lines.join("\n")
 }
@@ -232,10 +239,10 @@ fn what_becomes_of_a_clients_message_is_documented() {
                 );
                 assert!(notified == "agent" || notified == "-");
             }
-            rows.push((vec![state, role], cells));
+            rows.push((state, role, cells));
         }
     }
-    check_document(&table(&["the session is", "from"], &rows));
+    check_document(&table(&["the session is", "from"], rows));
 }
 
 #[test]
@@ -246,15 +253,15 @@ fn who_gets_a_message_of_the_agent_is_documented() {
     for state in STATES {
         for (kind, is_request) in [("notification", false), ("request", true)] {
             let got = |place| receivers(state, None, is_request, place);
-            rows.push((vec![state, kind], (0..PLACES.len()).map(got).collect()));
+            rows.push((state, kind, (0..PLACES.len()).map(got).collect()));
         }
     }
     for (kind, is_request) in [("notification", false), ("request", true)] {
         let got = |place| receivers("in use", Some("b"), is_request, place);
-        let label = "in use, and one of another client is named in `_meta`";
-        rows.push((vec![label, kind], (0..PLACES.len()).map(got).collect()));
+        let label = "in use, with another client's session in `_meta`";
+        rows.push((label, kind, (0..PLACES.len()).map(got).collect()));
     }
-    check_document(&table(&["the session is", "the agent's"], &rows));
+    check_document(&table(&["the session is", "the agent's"], rows));
 }
 
 /// A simulation in which clients 1 and 2, of different principals, have the sessions "a" and "b".
