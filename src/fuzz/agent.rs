@@ -1,9 +1,9 @@
 //! Fuzzes the router of a shared agent, with a model of its clients and its agent processes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use super::agent_model::{RouterModel, Sent};
+use super::agent_model::{Passed, RouterModel, Sent};
 use super::agent_references::references;
 use crate::service::agent::router::{ProcessChange, Router, RouterLimits, RouterOutput};
 use crate::service::agent::{AgentProtocol, Approvals, UnknownSessions};
@@ -182,15 +182,18 @@ pub fn router(data: &[u8]) {
                 let text = format!(
                     r#"{{ {with_id}"jsonrpc":"2.0","method":"{method}","params":{{"{key}":"{client}",{spelled},"_meta":{{"outrigger":{{"resumeToken":"{token}","watchToken":"{token}","takeover":{takes_over}}}}}}}}}"#
                 );
-                let before: HashMap<String, Option<ClientId>> = (0..9)
-                    .map(|at| format!("s{at}"))
-                    .map(|name| (name.clone(), router.owner_of(&name)))
+                let before: HashMap<(usize, String), Option<ClientId>> = (0..27)
+                    .map(|at| (at % 3, format!("s{}", at / 3)))
+                    .map(|key| (key.clone(), router.owner_in(key.0, &key.1)))
                     .collect();
                 router.handle_client_message(now, client, &text, &mut model);
                 check_passed(&router, &mut model, &before, &token, takes_over);
-                check_attached(&mut model, &token);
+                check_attached(&router, &mut model, &token);
                 check_updates(&router, &mut model);
-                model.note_token(&session, false);
+                // The agent has the session, so the router has answered itself.
+                let own =
+                    (0..3).find(|process| router.owner_in(*process, &session) == Some(client));
+                model.note_token(own.unwrap_or_default(), &session, false);
             }
             (4, Some(client)) => {
                 let text = format!(
@@ -258,20 +261,23 @@ pub fn router(data: &[u8]) {
                     )
                 };
                 let answers = model.answers;
+                model.sender = Some(process);
                 if operation % 7 == 0 {
                     let recovered = IdRecovery::of(text.as_bytes());
                     router.handle_unreadable(now, process, recovered, "is too long", &mut model);
                 } else {
                     router.handle_agent_message(now, process, &text, &mut model);
                 }
+                model.sender = None;
                 let creates = matches!(&*method, "session/new" | "session/fork");
                 // Its client has left, or the request has timed out.
                 let is_late = model.answers == answers;
                 if creates && is_late && success {
                     // The session may belong to the principal of that client. No client has its token.
-                    model.owners.remove(&name);
+                    model.owners.remove(&(process, name.clone()));
                 }
                 model.note_token(
+                    process,
                     if creates {
                         &name
                     } else {
@@ -293,11 +299,9 @@ pub fn router(data: &[u8]) {
                 let text =
                     format!(r#"{{"jsonrpc":"2.0",{id}"method":"{method}","params":{{{named}}}}}"#);
                 let process = b / 36 % 3;
+                model.sender = Some(process);
                 router.handle_agent_message(now, process, &text, &mut model);
-                for (_, named) in &model.updates {
-                    let mut homes = named.iter().map(|name| router.process_of_session(name));
-                    assert!(named.is_empty() || homes.any(|home| home == Some(process)));
-                }
+                model.sender = None;
                 check_updates(&router, &mut model);
             }
             (10, _) if b % 9 == 0 => {
@@ -365,80 +369,105 @@ pub fn router(data: &[u8]) {
 fn check_passed(
     router: &Router,
     model: &mut RouterModel,
-    before: &HashMap<String, Option<ClientId>>,
+    before: &HashMap<(usize, String), Option<ClientId>>,
     token: &str,
     takes_over: bool,
 ) {
-    for (client, method, named) in model.passed.drain(..) {
+    for passed in std::mem::take(&mut model.passed) {
+        let Passed {
+            client,
+            process,
+            method,
+            named,
+        } = passed;
         for session in named {
-            let controller = before.get(&session).copied().flatten();
-            let claims = matches!(&*method, "session/load" | "session/resume");
-            let owner = model.owners.get(&session);
-            if claims {
-                assert_eq!(router.owner_of(&session), Some(client));
-                let others = controller.filter(|controller| *controller != client);
-                if let Some(other) = others {
+            let here = (process, session.clone());
+            let controller = before.get(&here).copied().flatten();
+            if !matches!(&*method, "session/load" | "session/resume") {
+                if controller != Some(client) {
+                    assert_eq!(controller, None, "{session} is another client's");
                     assert!(
-                        takes_over || model.away.contains(&other),
-                        "{other} is there"
+                        method.starts_with('_'),
+                        "{method} names a session of another client"
                     );
+                    assert!(!model.owners.contains_key(&here), "{session} has an owner");
                 }
-                if let (true, Some((principal, tokens))) = (controller != Some(client), owner) {
-                    let own = &model.principals[&client];
-                    let is_same = principal.is_same(own) && (others.is_none() || own.is_person());
-                    assert!(
-                        is_same || tokens.contains(token),
-                        "{session} has another owner"
-                    );
-                }
-            } else if controller != Some(client) {
-                assert_eq!(controller, None, "{session} is another client's");
-                assert!(
-                    method.starts_with('_'),
-                    "{method} names a session of another client"
-                );
-                assert!(owner.is_none(), "{session} has an owner");
+                continue;
             }
+            assert_eq!(router.owner_in(process, &session), Some(client));
+            let others = controller.filter(|controller| *controller != client);
+            if let Some(other) = others {
+                assert!(
+                    takes_over || model.away.contains(&other),
+                    "{other} is there"
+                );
+            }
+            if controller == Some(client) {
+                continue;
+            }
+            let own = &model.principals[&client];
+            let may_claim = |(principal, tokens): &(Principal, HashSet<String>)| {
+                let is_same = principal.is_same(own) && (others.is_none() || own.is_person());
+                is_same || tokens.contains(token)
+            };
+            // A session that nobody controls may come from another process.
+            let homes = (0..3).filter(|home| others.is_none() || *home == process);
+            let owners = homes.filter_map(|home| model.owners.get(&(home, session.clone())));
+            let owners: Vec<_> = owners.collect();
+            assert!(
+                owners.is_empty() || owners.into_iter().any(may_claim),
+                "{session} has another owner"
+            );
         }
     }
 }
 
 /// Checks that clients have attached only to sessions that they may observe.
-fn check_attached(model: &mut RouterModel, token: &str) {
+fn check_attached(router: &Router, model: &mut RouterModel, token: &str) {
     for (client, session) in std::mem::take(&mut model.attached) {
-        // A session without an owner here was created for a client that had left.
-        let Some((principal, tokens)) = model.owners.get(&session) else {
-            continue;
-        };
         let own = &model.principals[&client];
         let is_one = own.is_person() || model.scope(client) == Scope::Watch;
+        let may_observe = |process: usize| {
+            let owner = model.owners.get(&(process, session.clone()));
+            router.is_observer_in(process, client, &session)
+                // A session without an owner here was created for a client that had left.
+                && owner.is_none_or(|(principal, tokens)| {
+                    is_one && own.is_same(principal)
+                        || tokens.contains(token)
+                        || model.watch_tokens.contains(token)
+                })
+        };
         assert!(
-            is_one && own.is_same(principal)
-                || tokens.contains(token)
-                || model.watch_tokens.contains(token),
+            (0..3).any(may_observe),
             "{client} must not observe {session}"
         );
     }
 }
 
 /// Checks that a message that names sessions went to the client or an observer of one of them, and that the receiver may know
-/// of the others.
+/// of the others. All are sessions of the process that has sent the message.
 fn check_updates(router: &Router, model: &mut RouterModel) {
-    for (client, named) in std::mem::take(&mut model.updates) {
+    for (sender, client, named) in std::mem::take(&mut model.updates) {
         let own = &model.principals[&client];
-        let is_its = |session: &String| {
-            router.owner_of(session) == Some(client) || router.is_observer(client, session)
+        let is_its = |process: usize, session: &String| {
+            router.owner_in(process, session) == Some(client)
+                || router.is_observer_in(process, client, session)
         };
-        let may_know = |session: &String| {
-            let owner = model.owners.get(session);
+        let may_know = |process: usize, session: &String| {
+            let owner = model.owners.get(&(process, session.clone()));
             let is_same = owner.is_none_or(|(principal, _)| principal.is_same(own));
-            let is_free = router.owner_of(session).is_none();
-            is_its(session)
+            let is_free = router.owner_in(process, session).is_none();
+            is_its(process, session)
                 || is_same && (is_free || own.is_person() || model.scope(client) == Scope::Watch)
         };
+        let mut senders = (0..3).filter(|process| sender.is_none_or(|sender| *process == sender));
+        let is_right = |process: usize| {
+            named.iter().any(|session| is_its(process, session))
+                && named.iter().all(|session| may_know(process, session))
+        };
         assert!(
-            named.is_empty() || named.iter().any(is_its) && named.iter().all(may_know),
-            "{client} {named:?}"
+            named.is_empty() || senders.any(is_right),
+            "{sender:?} {client} {named:?}"
         );
     }
 }

@@ -21,6 +21,15 @@ pub(super) struct Sent {
     pub(super) version: u64,
 }
 
+/// A message of a client that a process has received.
+pub(super) struct Passed {
+    pub(super) client: ClientId,
+    pub(super) process: usize,
+    pub(super) method: String,
+    /// The sessions that it names under any spelling and in any place.
+    pub(super) named: HashSet<String>,
+}
+
 /// The messages on their way, and what each client may get.
 #[derive(Default)]
 pub(super) struct RouterModel {
@@ -37,28 +46,31 @@ pub(super) struct RouterModel {
     pub(super) watch_tokens: HashSet<String>,
     /// The number of responses that clients got.
     pub(super) answers: u64,
-    /// The messages of the agent to clients since the last check, with the sessions that they name.
-    pub(super) updates: Vec<(ClientId, HashSet<String>)>,
-    /// The messages that the agent got since the last check: the client, the method, and the sessions that it names under
-    /// any spelling and in any place.
-    pub(super) passed: Vec<(ClientId, String, HashSet<String>)>,
+    /// The process whose message is being handled.
+    pub(super) sender: Option<usize>,
+    /// The messages of the agent to clients since the last check, with their process, if it is known, and the sessions that they
+    /// name.
+    pub(super) updates: Vec<(Option<usize>, ClientId, HashSet<String>)>,
+    /// The messages that the agent got since the last check.
+    pub(super) passed: Vec<Passed>,
     /// The tokens that clients got since the last check.
     pub(super) tokens: Vec<(ClientId, String)>,
     pub(super) principals: HashMap<ClientId, Principal>,
-    /// The owner of each session, and all tokens that its clients ever got.
-    pub(super) owners: HashMap<String, (Principal, HashSet<String>)>,
+    /// The owner of each session of each process, and all tokens that its clients ever got.
+    pub(super) owners: HashMap<(usize, String), (Principal, HashSet<String>)>,
 }
 
 impl RouterModel {
     fn note_update(&mut self, client: ClientId, message: &Value) {
-        self.updates.push((client, sessions_of(message)));
+        self.updates
+            .push((self.sender, client, sessions_of(message)));
     }
 
-    /// Records the client that got a token as the owner of a session.
-    pub(super) fn note_token(&mut self, session: &str, is_new: bool) {
+    /// Records the client that got a token as the owner of a session of a process.
+    pub(super) fn note_token(&mut self, process: usize, session: &str, is_new: bool) {
         for (client, token) in std::mem::take(&mut self.tokens) {
             let principal = self.principals[&client].clone();
-            let owner = self.owners.entry(session.to_owned());
+            let owner = self.owners.entry((process, session.to_owned()));
             let owner = owner.or_insert_with(|| (principal.clone(), HashSet::new()));
             owner.0 = principal;
             if is_new {
@@ -147,7 +159,12 @@ impl RouterOutput for RouterModel {
             // From an observer, the agent gets only parameters that the schema has.
             assert!(self.scope(client) > Scope::Watch, "{text}");
             let named = sessions_of(&value);
-            self.passed.push((client, method.to_owned(), named));
+            self.passed.push(Passed {
+                client,
+                process,
+                method: method.to_owned(),
+                named,
+            });
         }
         if let (MessageKind::Request { .. }, Some(id)) = (&envelope.kind, envelope.id()) {
             assert!(

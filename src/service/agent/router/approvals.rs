@@ -1,7 +1,6 @@
 //! Permission requests for observers, who may answer them if the settings permit it.
 
-use std::sync::Arc;
-
+use super::sessions::SessionKey;
 use super::{AgentRequest, Router, RouterOutput};
 use crate::ClientId;
 use crate::log_event::{log_event, word};
@@ -22,7 +21,7 @@ impl Router {
     pub(super) fn show_permission(
         &mut self,
         upstream_id: u64,
-        session: &Arc<str>,
+        session: &SessionKey,
         sent: &str,
         output: &mut impl RouterOutput,
     ) {
@@ -69,11 +68,11 @@ impl Router {
     pub(super) fn send_pending(
         &mut self,
         client: ClientId,
-        session: Option<&str>,
+        session: &SessionKey,
         output: &mut impl RouterOutput,
     ) {
         let pending = self.requests.of_agent.iter();
-        let pending = pending.filter(|(_, request)| request.session.as_deref() == session);
+        let pending = pending.filter(|(_, request)| request.session.as_ref() == Some(session));
         let pending =
             pending.filter_map(|(id, request)| Some((id, request.text.as_ref()?.clone())));
         let mut pending: Vec<(u64, Box<str>)> = pending.collect();

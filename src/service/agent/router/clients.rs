@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use super::remove;
+use super::sessions::SessionKey;
 use crate::service::agent::initialize::Capabilities;
 use crate::service::id_map::IdMap;
 use crate::service::json::unescape;
@@ -35,11 +35,11 @@ pub(super) struct ClientState {
     /// Upstream ids of the agent's requests to the client.
     pub(super) agent_requests: Vec<u64>,
     /// The sessions that the client controls or is loading.
-    pub(super) sessions: Vec<Arc<str>>,
+    pub(super) sessions: Vec<SessionKey>,
     /// The latest sessions of the client that have ended. It may still learn of them.
-    former: VecDeque<Arc<str>>,
+    former: VecDeque<SessionKey>,
     /// The sessions that the client observes.
-    pub(super) observed: Vec<Arc<str>>,
+    pub(super) observed: Vec<SessionKey>,
     /// The client's name and version, as a JSON object.
     pub(super) name: Box<str>,
     /// The latest elicitations that were sent to this client, with the processes that sent them. Only it is notified of their completion.
@@ -73,19 +73,19 @@ impl ClientState {
     }
 
     /// Notes that the client controls or loads a session.
-    pub(super) fn add_session(&mut self, session: &Arc<str>) {
+    pub(super) fn add_session(&mut self, session: &SessionKey) {
         if !self.sessions.contains(session) {
-            self.sessions.push(Arc::clone(session));
+            self.sessions.push(session.clone());
         }
     }
 
     /// Notes that a session of the client has ended.
-    pub(super) fn end_session(&mut self, session: &Arc<str>) {
+    pub(super) fn end_session(&mut self, session: &SessionKey) {
         remove(&mut self.sessions, session);
         if self.former.len() == MAX_FORMER {
             self.former.pop_front();
         }
-        self.former.push_back(Arc::clone(session));
+        self.former.push_back(session.clone());
     }
 
     /// Whether the client has had a session that has ended.
@@ -154,7 +154,12 @@ impl Clients {
     }
 
     /// Adds a client that does nothing but observe a session.
-    pub(super) fn add_viewer(&mut self, client: ClientId, principal: Principal, session: Arc<str>) {
+    pub(super) fn add_viewer(
+        &mut self,
+        client: ClientId,
+        principal: Principal,
+        session: SessionKey,
+    ) {
         let state = ClientState {
             initialized: true,
             is_viewer: true,

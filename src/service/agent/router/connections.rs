@@ -1,6 +1,6 @@
 //! Clients that connect and disconnect.
 
-use std::sync::Arc;
+use super::sessions::SessionKey;
 
 use super::{AbandonedRequest, MAX_ORPHANED, RequestClass, Router, RouterOutput};
 use crate::service::agent::response::client_gone;
@@ -31,7 +31,7 @@ impl Router {
         requests: &[u64],
         output: &mut impl RouterOutput,
     ) {
-        let mut cancelled: Vec<(usize, Arc<str>)> = Vec::new();
+        let mut cancelled: Vec<(usize, SessionKey)> = Vec::new();
         for &id in requests {
             let Some(request) = self.requests.take(id) else {
                 continue;
@@ -41,18 +41,18 @@ impl Router {
                 principal: principal.clone(),
                 session,
             };
-            let is_unconfirmed = |session: &Arc<str>| self.is_unconfirmed(session);
+            let is_unconfirmed = |session: &SessionKey| self.sessions.is_unconfirmed(session);
             match (request.call.class, request.call.session) {
                 (RequestClass::Prompt, Some(session)) => {
                     // A session that was closed may belong to another client by now.
-                    let is_own = self.controller_of(&session) == Some(client);
+                    let is_own = self.sessions.controller_of(&session) == Some(client);
                     let cancel = (request.process, session);
                     if is_own && !cancelled.contains(&cancel) {
                         cancelled.push(cancel);
                     }
                 }
                 (RequestClass::Claim, Some(session)) if is_unconfirmed(&session) => {
-                    let abandoned = abandon(Some(session));
+                    let abandoned = abandon(Some(session.to_string().into()));
                     if let Some(process) = self.processes.get_mut(request.process) {
                         process.abandoned.insert(id, abandoned);
                     }

@@ -1,6 +1,6 @@
 //! The owners of ended sessions, in a few bytes for each session.
 //!
-//! Names and tokens are stored as hashes with a random key, so that clients cannot construct collisions. Only the record
+//! A record belongs to an agent process and a session id: two processes may use the same id. Ids and tokens are stored as hashes with a random key, so that clients cannot construct collisions. Only the record
 //! here protects an ended session from other clients. Therefore, once the records are full, sessions without a record can no
 //! longer be loaded.
 
@@ -13,6 +13,8 @@ use crate::Principal;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SessionRecord {
     pub(super) principal: Principal,
+    /// The index of the process that had it.
+    pub(super) process: usize,
     /// Hashes of the tokens that open it: the current token, and the previous one if the current one has not been used.
     token: u64,
     earlier: Option<u64>,
@@ -37,6 +39,8 @@ const _: () = assert!(size_of::<(u64, Stored)>() == 24);
 #[derive(Debug)]
 pub(super) struct EndedSessions {
     limit: usize,
+    /// The maximum number of processes.
+    processes: usize,
     hash: RandomState,
     records: HashMap<u64, Stored>,
     /// The previous tokens, for the sessions that have one.
@@ -48,9 +52,10 @@ pub(super) struct EndedSessions {
 }
 
 impl EndedSessions {
-    pub(super) fn new(limit: usize) -> Self {
+    pub(super) fn new(limit: usize, processes: usize) -> Self {
         Self {
             limit,
+            processes,
             hash: RandomState::new(),
             records: HashMap::new(),
             earlier: HashMap::new(),
@@ -72,13 +77,14 @@ impl EndedSessions {
     pub(super) fn record(
         &self,
         session: &str,
+        process: usize,
         principal: Principal,
-        token: &str,
-        earlier: Option<&str>,
+        (token, earlier): (&str, Option<&str>),
         agent: Option<u32>,
     ) -> SessionRecord {
         SessionRecord {
             principal,
+            process,
             token: self.hash.hash_one((session, token)),
             earlier: earlier.map(|earlier| self.hash.hash_one((session, earlier))),
             agent,
@@ -92,8 +98,12 @@ impl EndedSessions {
         !token.is_empty() && (hash == record.token || Some(hash) == record.earlier)
     }
 
+    fn key(&self, process: usize, session: &str) -> u64 {
+        self.hash.hash_one((process, session))
+    }
+
     pub(super) fn insert(&mut self, session: &str, record: SessionRecord) {
-        let key = self.hash.hash_one(session);
+        let key = self.key(record.process, session);
         if self.records.len() >= self.limit && !self.records.contains_key(&key) {
             if !std::mem::replace(&mut self.has_discarded, true) {
                 log::warn!(
@@ -123,19 +133,25 @@ impl EndedSessions {
         self.records.insert(key, stored);
     }
 
-    pub(super) fn get(&self, session: &str) -> Option<SessionRecord> {
-        let key = self.hash.hash_one(session);
+    /// The records of the sessions with this id, in the order of their processes.
+    pub(super) fn find(&self, session: &str) -> impl Iterator<Item = SessionRecord> {
+        (0..self.processes).filter_map(move |process| self.get(process, session))
+    }
+
+    fn get(&self, process: usize, session: &str) -> Option<SessionRecord> {
+        let key = self.key(process, session);
         let stored = self.records.get(&key)?;
         Some(SessionRecord {
             principal: self.principals[stored.principal as usize].clone(),
+            process,
             token: stored.token,
             earlier: self.earlier.get(&key).copied(),
             agent: stored.agent.checked_sub(1),
         })
     }
 
-    pub(super) fn remove(&mut self, session: &str) {
-        let key = self.hash.hash_one(session);
+    pub(super) fn remove(&mut self, process: usize, session: &str) {
+        let key = self.key(process, session);
         self.records.remove(&key);
         self.earlier.remove(&key);
     }
@@ -147,26 +163,34 @@ mod tests {
 
     #[test]
     fn a_recorded_session_is_found_and_an_unrecorded_one_stays_closed() {
-        let mut ended = EndedSessions::new(2);
-        let record = ended.record("a", Principal::User(7), "T2", Some("T1"), Some(3));
+        let mut ended = EndedSessions::new(2, 2);
+        let record = ended.record("a", 1, Principal::User(7), ("T2", Some("T1")), Some(3));
         ended.insert("a", record.clone());
-        assert_eq!(ended.get("a").as_ref(), Some(&record));
+        assert!(ended.find("a").eq([record.clone()]));
+        assert_eq!(
+            ended.get(0, "a"),
+            None,
+            "another process may have another one"
+        );
         let opens = |token| ended.opens("a", &record, token);
         assert!(opens("T1") && opens("T2") && !opens("T3"));
         assert!(!ended.opens("b", &record, "T2"));
-        assert_eq!(ended.get("b"), None);
+        assert_eq!(ended.get(1, "b"), None);
         assert!(!ended.is_full());
 
-        let closed = ended.record("b", Principal::Nobody, "", None, None);
+        let closed = ended.record("b", 1, Principal::Nobody, ("", None), None);
         assert!(!ended.opens("b", &closed, ""));
         ended.insert("b", closed.clone());
         assert!(ended.is_full());
-        ended.insert("a", ended.record("a", Principal::Token, "T3", None, None));
-        assert_eq!(ended.get("a").map(|record| record.earlier), Some(None));
+        ended.insert(
+            "a",
+            ended.record("a", 1, Principal::Token, ("T3", None), None),
+        );
+        assert_eq!(ended.get(1, "a").map(|record| record.earlier), Some(None));
         ended.insert("c", closed);
-        assert_eq!((ended.get("c"), ended.len()), (None, 2));
-        ended.remove("a");
-        ended.remove("b");
+        assert_eq!((ended.get(1, "c"), ended.len()), (None, 2));
+        ended.remove(1, "a");
+        ended.remove(1, "b");
         assert!(ended.is_full(), "an unknown session may be c");
     }
 }

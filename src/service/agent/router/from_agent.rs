@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::receivers::Receiver;
-use super::sessions::{NewTokens, turn_ended};
+use super::processes::Process;
+use super::sessions::{NewTokens, Receiver, SessionKey, turn_ended};
 use super::{
     AgentRequest, ClientRequest, ClientState, MAX_KEPT_REQUEST, MAX_SESSION_ID, RequestClass,
     Router, RouterOutput, cancelled_id, is_cancellation,
@@ -26,7 +26,7 @@ const UNNAMED: &str = "the request names no session, and more than one client or
 struct Asked {
     /// `None` if the client has disconnected.
     client: Option<ClientId>,
-    session: Option<Arc<str>>,
+    session: Option<SessionKey>,
     /// Whether the request names the session where its method has one.
     is_addressed: bool,
     /// The client's request that the agent refers to: where the message has its id, and the client's own id.
@@ -149,7 +149,7 @@ impl Router {
         else {
             return self.counters.drop_response(&text[id]);
         };
-        if !self.may_answer(request, envelope, output) {
+        if !self.access().may_answer(request, envelope, output) {
             log::warn!("refused a response of the agent: it names a session of another client");
             self.counters.crossing += 1;
             let failed = Some(RecoveredId::Response(text[id].to_owned()));
@@ -160,7 +160,7 @@ impl Router {
             return;
         };
         if let (RequestClass::Create, Some(session)) = (request.call.class, &created)
-            && !self.is_free(session)
+            && !self.may_create(&request, session)
         {
             log::error!("the agent answered with a session that is in use: {session:?}");
             let why = Some("the agent answered with a session that is in use");
@@ -207,7 +207,7 @@ impl Router {
             }
             (RequestClass::Claim, Some(session)) => self.unclaim(upstream_id, session, output),
             (RequestClass::End, Some(session))
-                if success && self.controller_of(session) == Some(client) =>
+                if success && self.sessions.controller_of(session) == Some(client) =>
             {
                 self.end(session, None);
                 self.stop_unused();
@@ -247,7 +247,9 @@ impl Router {
         };
         if request.call.class == RequestClass::List && success {
             let has_watch_scope = output.has_watch_scope(client);
-            let listed = self.list_for(client, has_watch_scope, envelope);
+            let listed = self
+                .access()
+                .list_for(client, has_watch_scope, request.process, envelope);
             output.to_client(client, &[&with_id(&listed, &ids.id)]);
         } else if let Some(token) = token {
             let with_token = with_meta(envelope, &token);
@@ -268,23 +270,19 @@ impl Router {
         Some(request)
     }
 
-    /// Whether a response names no session that the client of its request must not know of.
-    fn may_answer(
-        &self,
-        request: &ClientRequest,
-        response: &Envelope<'_>,
-        output: &impl RouterOutput,
-    ) -> bool {
-        let named = Named::find(response, request.call.places).map(|named| Named {
-            // The client knows the session that it has named. The one that a method of the schema creates belongs to nobody yet: the
-            // agent may reuse the id of another one.
-            address: named.address.filter(|address| {
-                let call = &request.call;
-                call.class != RequestClass::Create && call.session.as_deref() != Some(address)
-            }),
-            ..named
-        });
-        named.is_ok_and(|named| self.may_get(request.call.client, &named, output))
+    /// Whether the session that a process has created for a request has an id of its own: in the process, and among the sessions of
+    /// its client.
+    fn may_create(&self, request: &ClientRequest, id: &str) -> bool {
+        let process = request.process;
+        let own = self.sessions.of_client(request.call.client, id);
+        self.sessions.is_free(&self.processes, process, id)
+            && own.is_none_or(|(_, session)| session.needs(process))
+    }
+
+    /// Who may get a message from a process, by the sessions that it names.
+    fn receiver(&self, process: usize, named: &Named<'_>, output: &impl RouterOutput) -> Receiver {
+        let is_creating = self.requests.creating(process) > 0;
+        self.access().receiver(process, named, is_creating, output)
     }
 
     /// Keeps a message for a session that is perhaps being created.
@@ -386,7 +384,7 @@ impl Router {
         &mut self,
         number: u64,
         client: ClientId,
-        watched: Option<&Arc<str>>,
+        watched: Option<&SessionKey>,
         sent: String,
         output: &mut impl RouterOutput,
     ) {
@@ -411,14 +409,14 @@ impl Router {
     ) -> Result<Asked, &'static str> {
         match receiver {
             Receiver::Session {
-                name,
+                key,
                 client,
                 is_addressed,
             } => {
                 let refers = || self.reference_of(process, envelope, client);
                 Ok(Asked {
                     client,
-                    session: Some(name),
+                    session: Some(key),
                     is_addressed,
                     reference: if is_addressed { None } else { refers() },
                 })
@@ -484,20 +482,21 @@ impl Router {
         if method == "session/update"
             && self.has_long_turns(process)
             && let Some(session) = &named.address
-            && let Some(bound) = self.sessions.get_mut(&**session)
-            && bound.process() == process
+            && let Some((key, _)) = self.sessions.of_process(process, session)
+            && let key = key.clone()
+            && let Some(bound) = self.sessions.get_mut(&key)
         {
             bound.activity.handle_update(envelope);
         }
         match self.receiver(process, &named, output) {
             Receiver::Unnamed => {}
             Receiver::Session {
-                name,
+                key,
                 client,
                 is_addressed,
             } => {
                 if is_addressed {
-                    self.pass_to_observers(&name, text, &named, output);
+                    self.pass_to_observers(&key, text, &named, output);
                 }
                 let Some(to) = client else { return };
                 let reference =
@@ -630,4 +629,75 @@ impl Router {
                 .forget_of_agent(&mut self.clients, upstream_id);
         }
     }
+
+    /// The client's request that a message from the agent refers to beside a session of the client: the range of its id, and the
+    /// client's own id.
+    pub(super) fn reference_of(
+        &self,
+        process: usize,
+        envelope: &Envelope<'_>,
+        client: Option<ClientId>,
+    ) -> Option<(Range<usize>, Box<str>)> {
+        let referred = self.requests.of_clients.named_in(process, envelope)?;
+        let request = self.requests.of_clients.get(referred.upstream_id)?;
+        (Some(request.call.client) == client).then(|| (referred.range, referred.own.into()))
+    }
+
+    /// The only client to which a request of the agent without a session and a request id can belong. If some pending
+    /// requests name no session, the agent's request belongs to one of these.
+    pub(super) fn sole_requester(
+        &self,
+        process: usize,
+        output: &impl RouterOutput,
+    ) -> Option<ClientId> {
+        let state = self.processes.get(process)?;
+        // The agent may still work on requests that have timed out, or whose clients have disconnected.
+        if orphans(state).any(|client| !self.clients.contains(client)) {
+            return None;
+        }
+        let names_none = |request: &ClientRequest| request.call.session.is_none();
+        let is_its = |request: &ClientRequest| request.process == process;
+        let mut requests = self.requests.of_clients.values();
+        let acts = |request: &ClientRequest| !output.has_watch_scope(request.call.client);
+        let is_pending = requests
+            .any(|request| is_its(request) && names_none(request) && acts(request))
+            || state.initialize.is_wanted();
+        let mut orphans = orphans(state).filter(|client| !output.has_watch_scope(*client));
+        match orphans.next() {
+            Some(orphan) => {
+                let is_sole = orphans.all(|client| client == orphan)
+                    && (!is_pending
+                        || self.sole_client(process, output, names_none) == Some(orphan));
+                is_sole.then_some(orphan)
+            }
+            None if is_pending => self.sole_client(process, output, names_none),
+            None => self.sole_client(process, output, |_| true),
+        }
+    }
+
+    /// The client of all pending requests to a process that match the filter, if they have the same client. Clients that
+    /// only watch get no requests.
+    pub(super) fn sole_client(
+        &self,
+        process: usize,
+        output: &impl RouterOutput,
+        filter: impl Fn(&ClientRequest) -> bool,
+    ) -> Option<ClientId> {
+        let requests = self.requests.of_clients.values();
+        let mut clients = requests
+            .filter(|request| request.process == process && filter(request))
+            .map(|request| request.call.client)
+            .chain(self.processes.get(process)?.initialize.wanted())
+            .filter(|client| !output.has_watch_scope(*client));
+        let first = clients.next()?;
+        clients.all(|client| client == first).then_some(first)
+    }
+}
+
+/// The clients of requests without a session that are no longer pending, but that the agent may still work on.
+fn orphans(process: &Process) -> impl Iterator<Item = ClientId> {
+    let abandoned = process.abandoned.values();
+    let abandoned = abandoned.filter(|request| request.session.is_none());
+    let clients = abandoned.map(|request| request.client);
+    clients.chain(process.orphaned.values().copied())
 }

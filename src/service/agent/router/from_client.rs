@@ -1,10 +1,9 @@
 //! Messages from clients.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::observers::{is_for_observers, watch_only};
-use super::sessions::{Session, SessionError};
+use super::sessions::{Session, SessionError, SessionKey};
 use super::{
     ClientCall, ClientRequest, MAX_INITIALIZE, RequestClass, Router, RouterOutput, is_cancellation,
 };
@@ -20,7 +19,7 @@ use crate::{ClientId, CloseCode, Time};
 struct Admitted {
     class: RequestClass,
     /// The session that the request names.
-    session: Option<Arc<str>>,
+    session: Option<SessionKey>,
     /// The agent process that gets it.
     process: usize,
     /// Whether that process has the session that the request claims.
@@ -305,7 +304,7 @@ impl Router {
     fn begin_turn(
         &mut self,
         process: usize,
-        session: &Arc<str>,
+        session: &SessionKey,
         envelope: &Envelope<'_>,
         output: &mut impl RouterOutput,
     ) {
@@ -344,15 +343,13 @@ impl Router {
         let class = RequestClass::of(method);
         let about = self.check_names(client, method, envelope, class == RequestClass::Claim)?;
         match (class, envelope.session.as_deref()) {
-            (RequestClass::Claim, Some(name)) => {
-                let session = Arc::from(name);
-                let (process, is_kept) =
-                    self.claim(client, upstream_id, &session, envelope, output)?;
+            (RequestClass::Claim, Some(id)) => {
+                let claimed = self.claim(client, upstream_id, id, envelope, output)?;
                 Ok(Admitted {
                     class,
-                    session: Some(session),
-                    process,
-                    is_kept,
+                    session: Some(claimed.session),
+                    process: claimed.process,
+                    is_kept: claimed.is_kept,
                 })
             }
             _ => {
@@ -454,7 +451,7 @@ impl Router {
             let why = "the answer matches no request to this client";
             return self.counters.drop_client_message(client, why);
         };
-        if let Err(refused) = self.check_answer(client, request.places, envelope) {
+        if let Err(refused) = self.access().check_answer(client, request.places, envelope) {
             self.counters.denied += 1;
             log::warn!("refused the answer of {client} to a request of the agent: {refused}");
             request.revoke(upstream_id, Some(client), output);

@@ -23,14 +23,12 @@ mod handshakes;
 mod mode;
 mod observers;
 mod processes;
-mod receivers;
 mod requests;
 mod sessions;
 mod timeouts;
 mod turns;
 mod viewers;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,13 +36,12 @@ use super::config::{AgentProtocol, Approvals, UnknownSessions};
 use super::initialize::Capabilities;
 use crate::{ClientId, CloseCode, Histogram, Principal, Scope};
 use clients::{ClientState, Clients};
-use ended_sessions::EndedSessions;
 pub(crate) use processes::ProcessChange;
 use processes::{Processes, Run};
 use requests::{
     AgentRequest, ClientCall, ClientRequest, RequestClass, Requests, cancelled_id, is_cancellation,
 };
-use sessions::Session;
+use sessions::Sessions;
 
 /// The maximum length of a client's first message in bytes. It is kept as long as the agent runs.
 pub(super) const MAX_INITIALIZE: usize = 1 << 20;
@@ -202,8 +199,7 @@ pub(crate) struct Router {
     free_methods: Vec<String>,
     clients: Clients,
     requests: Requests,
-    sessions: HashMap<Arc<str>, Session>,
-    ended: EndedSessions,
+    sessions: Sessions,
     processes: Processes,
     /// Whether the server is stopping and new requests are rejected.
     is_draining: bool,
@@ -217,8 +213,7 @@ impl Router {
             free_methods: Vec::new(),
             clients: Clients::default(),
             requests: Requests::new(&limits),
-            sessions: HashMap::new(),
-            ended: EndedSessions::new(limits.ended_sessions),
+            sessions: Sessions::new(&limits),
             processes: Processes::default(),
             is_draining: false,
             counters: RouterCounters::default(),
@@ -276,13 +271,21 @@ impl Router {
 
     /// The number of records of ended sessions.
     pub(crate) fn ended_count(&self) -> usize {
-        self.ended.len()
+        self.sessions.ended.len()
+    }
+
+    /// The client that controls the session that a process knows by this id.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn owner_in(&self, process: usize, session: &str) -> Option<ClientId> {
+        self.sessions.of_process(process, session)?.1.controller()
     }
 
     /// The client that controls a session.
-    #[cfg(any(test, fuzzing))]
+    #[cfg(test)]
     pub(crate) fn owner_of(&self, session: &str) -> Option<ClientId> {
-        self.controller_of(session)
+        self.sessions
+            .named(session)
+            .find_map(|(_, one)| one.controller())
     }
 
     pub(crate) fn counters(&self) -> RouterCounters {
@@ -312,7 +315,7 @@ impl Router {
             .and_then(|process| self.processes.get(process));
         self.requests.is_busy(state)
             || process.is_some_and(|process| process.initialize.is_wanted_by(client))
-            || self.has_running_turn(client)
+            || self.sessions.has_running_turn(client, &state.sessions)
     }
 
     /// Whether a client controls or observes a session.

@@ -5,9 +5,8 @@
 //! requests. These are requests if the observer may answer them, and notifications otherwise. It controls nothing.
 
 use std::ops::Range;
-use std::sync::Arc;
 
-use super::sessions::{Session, SessionError, SessionState, is_same_secret, turn_ended};
+use super::sessions::{Session, SessionError, SessionKey, turn_ended};
 use super::{ClientState, Router, RouterOutput, remove};
 use crate::ClientId;
 use crate::service::agent::named::Named;
@@ -39,16 +38,11 @@ pub(super) fn name_of(initialize: &Envelope<'_>) -> Box<str> {
 }
 
 impl Router {
-    /// Whether a client has attached to a session.
-    pub(super) fn observes(&self, client: ClientId, session: &str) -> bool {
-        let bound = self.sessions.get(session);
-        bound.is_some_and(|bound| bound.observers.contains(&client))
-    }
-
-    /// Whether a client has attached to a session.
+    /// Whether a client has attached to the session that a process knows by this id.
     #[cfg(any(test, fuzzing))]
-    pub(crate) fn is_observer(&self, client: ClientId, session: &str) -> bool {
-        self.observes(client, session)
+    pub(crate) fn is_observer_in(&self, process: usize, client: ClientId, id: &str) -> bool {
+        let session = self.sessions.of_process(process, id);
+        session.is_some_and(|(_, session)| session.observers.contains(&client))
     }
 
     /// Handles `session/attach` and `session/detach`. Returns false for other methods.
@@ -67,7 +61,7 @@ impl Router {
         };
         self.counters.session_requests += 1;
         match result {
-            Ok(result) => {
+            Ok((session, result)) => {
                 let parts = [
                     r#"{"jsonrpc":"2.0","id":"#,
                     id,
@@ -77,7 +71,7 @@ impl Router {
                 ];
                 output.to_client(client, &parts);
                 if method == "session/attach" && !result.contains(r#""historyPolicy":"none""#) {
-                    self.send_pending(client, envelope.session.as_deref(), output);
+                    self.send_pending(client, &session, output);
                 }
             }
             Err(refused) => {
@@ -88,36 +82,41 @@ impl Router {
         true
     }
 
+    /// Attaches a client to a session. Of several processes' sessions with the same id, it means one that the client may observe,
+    /// first that of the client's process. Returns the session and the result.
     fn attach(
         &mut self,
         client: ClientId,
         envelope: &Envelope<'_>,
         output: &impl RouterOutput,
-    ) -> Result<String, SessionError> {
-        let name = named_session(envelope)?;
+    ) -> Result<(SessionKey, String), SessionError> {
+        let id = named_session(envelope)?;
         let state = self.clients.get(client).ok_or(SessionError::Denied)?;
-        let Some(bound) = self.sessions.get(name) else {
-            let record = self.ended.get(name);
-            let is_own = record.is_some_and(|record| record.principal.is_same(&state.principal));
+        let access = self.access();
+        let may_observe = |session: &Session| {
+            let is_there = access.check_present(session) != Err(SessionError::Denied);
+            is_there && access.may_observe(client, session, envelope, output)
+        };
+        let found = self.sessions.named(id).max_by_key(|(_, session)| {
+            let is_near = state.process == Some(session.process());
+            (may_observe(session), is_near)
+        });
+        let Some((key, bound)) = found else {
+            let mut records = self.sessions.ended.find(id);
+            let is_own = records.any(|record| record.principal.is_same(&state.principal));
             return Err(if is_own {
                 SessionError::NotFound
             } else {
                 SessionError::Denied
             });
         };
-        let is_there = matches!(
-            bound.state,
-            SessionState::Controlled(_) | SessionState::Gone(_)
-        );
-        if !is_there || !self.may_watch(client, bound, envelope, output) {
+        if !may_observe(bound) {
             return Err(SessionError::Denied);
         }
         if bound.controller() == Some(client) {
             return Err(SessionError::Invalid("the client controls the session"));
         }
-        if !self.processes.is_current(bound.run) {
-            return Err(SessionError::Lost);
-        }
+        access.check_present(bound)?;
         let own = state.process.ok_or(SessionError::Denied)?;
         if self.processes.version(own) != self.processes.version(bound.process()) {
             return Err(SessionError::Version);
@@ -151,71 +150,45 @@ impl Router {
         let connected: Vec<_> = controller.into_iter().chain(observers).collect();
         let result = format!(
             r#"{{"sessionId":{},"role":"observer","historyPolicy":"{policy}","connectedClients":[{}]}}"#,
-            quote(name),
+            quote(id),
             connected.join(",")
         );
-        let Some((name, _)) = self.sessions.get_key_value(name) else {
-            return Err(SessionError::Denied);
-        };
-        let name = Arc::clone(name);
+        let key = key.clone();
         if let (Some(bound), Some(state)) =
-            (self.sessions.get_mut(&name), self.clients.get_mut(client))
+            (self.sessions.get_mut(&key), self.clients.get_mut(client))
             && !bound.observers.contains(&client)
         {
             bound.observers.push(client);
-            state.observed.push(name);
+            state.observed.push(key.clone());
         }
-        Ok(result)
-    }
-
-    /// Whether a client may observe a session: with the session's watch token or resume token, as the same person, or as the
-    /// same principal with a token that permits only observing.
-    fn may_watch(
-        &self,
-        client: ClientId,
-        bound: &Session,
-        envelope: &Envelope<'_>,
-        output: &impl RouterOutput,
-    ) -> bool {
-        let principal = self.clients.get(client).map(|state| &state.principal);
-        let is_same = principal.is_some_and(|principal| {
-            let is_one = principal.is_person() || output.has_watch_scope(client);
-            is_one && bound.principal.is_same(principal)
-        });
-        let watch_token = envelope.outrigger_text("watchToken");
-        let has_token = watch_token.is_some_and(|token| {
-            !bound.watch_token.is_empty() && is_same_secret(&token, &bound.watch_token)
-        });
-        is_same
-            || has_token
-            || envelope
-                .resume_token()
-                .is_some_and(|token| bound.is_opened_by(&token))
+        Ok((key, result))
     }
 
     fn detach(
         &mut self,
         client: ClientId,
         envelope: &Envelope<'_>,
-    ) -> Result<String, SessionError> {
-        let name = named_session(envelope)?;
-        if !self.observes(client, name) {
-            return Err(SessionError::Invalid(
-                "the client has not attached to the session",
-            ));
-        }
-        self.stop_observing(client, name);
+    ) -> Result<(SessionKey, String), SessionError> {
+        let id = named_session(envelope)?;
+        let observes = |session: &Session| session.observers.contains(&client);
+        let observed = self
+            .sessions
+            .named(id)
+            .find(|(_, session)| observes(session));
+        let key = observed.map(|(key, _)| key.clone());
+        let key = key.ok_or(SessionError::Invalid(
+            "the client has not attached to the session",
+        ))?;
+        self.stop_observing(client, &key);
         if let Some(state) = self.clients.get_mut(client) {
-            state.observed.retain(|other| **other != *name);
+            remove(&mut state.observed, &key);
         }
-        Ok(format!(
-            r#"{{"sessionId":{},"status":"detached"}}"#,
-            quote(name)
-        ))
+        let result = format!(r#"{{"sessionId":{},"status":"detached"}}"#, quote(&key));
+        Ok((key, result))
     }
 
     /// Removes an observer from a session, but not the session from the observer's list.
-    pub(super) fn stop_observing(&mut self, client: ClientId, session: &str) {
+    pub(super) fn stop_observing(&mut self, client: ClientId, session: &SessionKey) {
         if let Some(bound) = self.sessions.get_mut(session) {
             remove(&mut bound.observers, &client);
         }
@@ -224,7 +197,7 @@ impl Router {
 
     /// Forgets the observers of a session that ends, and tells them. Its open permission requests belong to its client
     /// alone, because another session may get the same name.
-    pub(super) fn drop_observers(&mut self, session: &Arc<str>, observers: &[ClientId]) {
+    pub(super) fn drop_observers(&mut self, session: &SessionKey, observers: &[ClientId]) {
         self.requests.detach_session(session);
         for observer in observers {
             if let Some(state) = self.clients.get_mut(*observer) {
@@ -242,7 +215,7 @@ impl Router {
     /// names.
     pub(super) fn pass_to_observers(
         &self,
-        session: &str,
+        session: &SessionKey,
         text: &str,
         named: &Named<'_>,
         output: &mut impl RouterOutput,
@@ -253,7 +226,10 @@ impl Router {
         let controller = bound.controller();
         let names_more = !named.others.is_empty();
         for observer in &bound.observers {
-            let may_get = !names_more || self.may_get(*observer, named, output);
+            let may_get = !names_more
+                || self
+                    .access()
+                    .may_get(*observer, bound.process(), named, output);
             if Some(*observer) != controller && may_get {
                 output.to_client(*observer, &[text]);
             }

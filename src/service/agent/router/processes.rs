@@ -1,7 +1,5 @@
 //! The agent processes: one for each kind of client, their start and their end.
 
-use std::sync::Arc;
-
 use super::early_messages::EarlyMessages;
 use super::{AbandonedRequest, AgentRequest, ClientRequest, RequestClass, Router, RouterOutput};
 use crate::service::agent::initialize::Initialize;
@@ -220,23 +218,9 @@ impl Router {
         self.requests.has_any_of(process)
     }
 
-    /// The process of a session.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn process_of_session(&self, session: &str) -> Option<usize> {
-        Some(self.sessions.get(session)?.process())
-    }
-
-    /// Whether a client's messages may go to a process: it is the client's, or it has a session of the client.
+    /// Whether a client's messages may go to a process.
     pub(crate) fn uses(&self, client: ClientId, process: usize) -> bool {
-        let Some(state) = self.clients.get(client) else {
-            return false;
-        };
-        let mut sessions = state.sessions.iter();
-        state.process == Some(process)
-            || sessions.any(|session| {
-                let bound = self.sessions.get(session);
-                bound.is_some_and(|bound| bound.process() == process)
-            })
+        self.access().uses(client, process)
     }
 
     /// Drops early messages of a process, and answers its early requests, if no pending request can create their session any
@@ -376,10 +360,7 @@ impl Router {
         }
         // Requests may have come since its exit, also from clients of other processes.
         self.handle_agent_exited(process, r#"{"code":null,"signal":null}"#, output);
-        let sessions = self.sessions.iter();
-        let sessions = sessions.filter(|(_, session)| session.needs(process));
-        let sessions: Vec<_> = sessions.map(|(name, _)| Arc::clone(name)).collect();
-        for session in sessions {
+        for session in self.sessions.that_need(process) {
             self.end(&session, None);
         }
         self.processes.slots[process] = None;

@@ -4,10 +4,9 @@
 //! call.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::clients::{ClientState, Clients};
-use super::sessions::turn_ended;
+use super::sessions::{SessionKey, turn_ended};
 use super::{RouterLimits, RouterOutput, remove};
 use crate::service::agent::named::Places;
 use crate::service::json::Skimmer;
@@ -28,7 +27,7 @@ pub(super) struct ClientCall {
     /// Where its response has session ids.
     pub(super) places: Places,
     /// The session that the request names.
-    pub(super) session: Option<Arc<str>>,
+    pub(super) session: Option<SessionKey>,
     pub(super) since: Time,
 }
 
@@ -97,7 +96,7 @@ pub(super) struct AgentRequest {
     /// Where its response has session ids.
     pub(super) places: Places,
     /// The session that the request names.
-    pub(super) session: Option<Arc<str>>,
+    pub(super) session: Option<SessionKey>,
     /// Whether it is `session/request_permission`.
     pub(super) permission: bool,
     /// The message as the client got it, for a permission request that is not too long. It is sent again if another
@@ -312,7 +311,7 @@ impl Requests {
     }
 
     /// The upstream ids of a client's requests that name a session, except claims of it.
-    pub(super) fn ids_for(&self, state: &ClientState, session: &Arc<str>) -> Vec<u64> {
+    pub(super) fn ids_for(&self, state: &ClientState, session: &SessionKey) -> Vec<u64> {
         let requests = self.of_client(state).filter(|request| {
             let call = &request.call;
             call.class != RequestClass::Claim && call.session.as_ref() == Some(session)
@@ -366,9 +365,9 @@ impl Requests {
     }
 
     /// Removes an observer of a session from those who may answer the session's permission requests.
-    pub(super) fn remove_approver(&mut self, client: ClientId, session: &str) {
+    pub(super) fn remove_approver(&mut self, client: ClientId, session: &SessionKey) {
         for request in self.of_agent.values_mut() {
-            if request.session.as_deref() == Some(session) {
+            if request.session.as_ref() == Some(session) {
                 remove(&mut request.approvers, &client);
             }
         }
@@ -376,7 +375,7 @@ impl Requests {
 
     /// Leaves the open permission requests of a session that ends to its client alone, because another session may get the
     /// same id.
-    pub(super) fn detach_session(&mut self, session: &Arc<str>) {
+    pub(super) fn detach_session(&mut self, session: &SessionKey) {
         for request in self.of_agent.values_mut() {
             if request.session.as_ref() == Some(session) {
                 request.session = None;

@@ -29,7 +29,7 @@ impl Router {
             self.end_gone(|since| since + grace <= now);
         }
         self.stop_unused();
-        let gone = self.first_gone().zip(self.limits.grace);
+        let gone = self.sessions.first_gone().zip(self.limits.grace);
         let deadlines = [
             self.requests.of_clients.deadline(),
             self.requests.of_agent.deadline(),
@@ -74,10 +74,10 @@ impl Router {
         let principal = principal.principal.clone();
         let claimed = request.call.session.as_ref();
         let claimed = claimed.filter(|_| request.call.class == RequestClass::Claim);
-        let is_unconfirmed = claimed.is_some_and(|session| self.is_unconfirmed(session));
+        let is_unconfirmed = claimed.is_some_and(|session| self.sessions.is_unconfirmed(session));
         if let Some(process) = self.processes.get_mut(request.process) {
             if request.call.class == RequestClass::Create || is_unconfirmed {
-                let session = claimed.cloned();
+                let session = claimed.map(|key| (&**key).into());
                 let abandoned = AbandonedRequest {
                     client: request.call.client,
                     principal,

@@ -4,7 +4,6 @@
 use super::connections::cancel_session;
 use super::sessions::{Session, SessionState};
 use super::{Router, RouterOutput};
-use crate::ClientId;
 use crate::service::json::quote;
 use crate::service::jsonrpc::{Envelope, code, member};
 
@@ -18,6 +17,11 @@ pub(super) struct Activity {
 }
 
 impl Activity {
+    /// Whether the agent works on a prompt.
+    pub(super) fn is_running(&self) -> bool {
+        self.is_running
+    }
+
     /// A prompt is sent.
     pub(super) fn handle_prompt(&mut self) {
         self.is_reported = false;
@@ -77,22 +81,9 @@ impl Router {
         self.processes.version(process) > 1
     }
 
-    /// Whether a turn runs in a session of the client.
-    pub(super) fn has_running_turn(&self, client: ClientId) -> bool {
-        let Some(state) = self.clients.get(client) else {
-            return false;
-        };
-        state.sessions.iter().any(|session| {
-            let bound = self.sessions.get(session);
-            bound.is_some_and(|bound| {
-                bound.activity.is_running && bound.controller() == Some(client)
-            })
-        })
-    }
-
     /// Tells the clients of a process that has exited that their turns have ended.
     pub(super) fn end_turns(&mut self, process: usize, data: &str, output: &mut impl RouterOutput) {
-        for (name, bound) in &mut self.sessions {
+        for (name, bound) in self.sessions.iter_mut() {
             if bound.process() == process {
                 bound.end_turn(name, data, output);
             }

@@ -1,10 +1,8 @@
 //! Viewers: clients that do nothing but observe one session, such as pages that connect with `?watch=SESSION`, also with a link.
 //! Unlike other observers they send no messages, not even `initialize`.
 
-use std::sync::Arc;
-
 use super::observers::MAX_OBSERVERS;
-use super::sessions::{Session, SessionError, SessionState};
+use super::sessions::{Session, SessionError};
 use super::{Router, RouterOutput};
 use crate::service::json::quote;
 use crate::{ClientId, Principal, Scope};
@@ -25,22 +23,10 @@ impl Router {
     /// Checks that a caller may let others watch a session: the caller has the same principal as its owner, and the session is in
     /// use or was recently. Returns why not.
     pub(crate) fn check_share(&self, principal: &Principal, name: &str) -> Result<(), String> {
-        let bound = self.sessions.get(name);
-        let bound = bound.filter(|bound| bound.principal.is_same(principal));
-        let present = self.check_present(bound.ok_or_else(|| why(SessionError::Denied))?);
-        present.map_err(why)
-    }
-
-    fn check_present(&self, bound: &Session) -> Result<(), SessionError> {
-        let is_there = matches!(
-            bound.state,
-            SessionState::Controlled(_) | SessionState::Gone(_)
-        );
-        match (is_there, self.processes.is_current(bound.run)) {
-            (false, _) => Err(SessionError::Denied),
-            (true, false) => Err(SessionError::Lost),
-            (true, true) => Ok(()),
-        }
+        let found = self.sessions.named(name);
+        let mut own = found.filter(|(_, session)| session.principal.is_same(principal));
+        let (_, session) = own.next().ok_or_else(|| why(SessionError::Denied))?;
+        self.access().check_present(session).map_err(why)
     }
 
     /// Adds a client that watches a session and does nothing else. `owner` is the principal that issued the client's link, if it
@@ -54,41 +40,36 @@ impl Router {
         name: &str,
         output: &mut impl RouterOutput,
     ) -> Result<(), String> {
-        let found = self.sessions.get_key_value(name);
-        let (name, bound) = found.ok_or_else(|| why(SessionError::Denied))?;
-        let is_permitted = match owner {
-            Some(owner) => bound.principal.is_same(owner),
-            None => {
-                let may_watch = principal.is_person()
-                    || output.has_watch_scope(client)
-                    || output.scope(client) == Scope::All;
-                may_watch && bound.principal.is_same(&principal)
-            }
+        let may_watch = principal.is_person()
+            || output.has_watch_scope(client)
+            || output.scope(client) == Scope::All;
+        let is_permitted = |session: &Session| match owner {
+            Some(owner) => session.principal.is_same(owner),
+            None => may_watch && session.principal.is_same(&principal),
         };
-        if !is_permitted {
-            return Err(why(SessionError::Denied));
-        }
-        self.check_present(bound).map_err(why)?;
+        let sessions = || self.sessions.named(name);
+        let found = sessions().find(|(_, session)| is_permitted(session));
+        let (key, bound) = found.ok_or_else(|| why(SessionError::Denied))?;
+        self.access().check_present(bound).map_err(why)?;
         if bound.observers.len() >= MAX_OBSERVERS {
             return Err(why(SessionError::Observers));
         }
-        let name = Arc::clone(name);
+        let key = key.clone();
         let controller = bound.controller().and_then(|client| {
             let state = self.clients.get(client)?;
             Some(state.describe("controller"))
         });
         let watching = format!(
             r#"{{"jsonrpc":"2.0","method":"{WATCHING}","params":{{"sessionId":{},"connectedClients":[{}]}}}}"#,
-            quote(&name),
+            quote(&key),
             controller.unwrap_or_default()
         );
-        self.clients
-            .add_viewer(client, principal, Arc::clone(&name));
-        if let Some(bound) = self.sessions.get_mut(&name) {
+        self.clients.add_viewer(client, principal, key.clone());
+        if let Some(bound) = self.sessions.get_mut(&key) {
             bound.observers.push(client);
         }
         output.to_client(client, &[&watching]);
-        self.send_pending(client, Some(&name), output);
+        self.send_pending(client, &key, output);
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of the router with simulated clients, a simulated agent and a simulated clock.
 
 mod claims;
+mod equal_ids;
 mod failed_starts;
 mod initialize;
 mod limits;

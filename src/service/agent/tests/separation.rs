@@ -204,7 +204,7 @@ fn observers_stay_with_the_owner_and_the_version_of_a_session() {
             2,
             &request("3", "session/attach", &json!({"sessionId": "s"})),
         );
-        assert!(sim.router.is_observer(client(2), "s"));
+        assert!(sim.router.is_observer_in(0, client(2), "s"));
         if changes_owner {
             join(&mut sim, 3, "bob");
             sim.client_sends(3, &take_over("3", Some(&token)));
@@ -216,6 +216,6 @@ fn observers_stay_with_the_owner_and_the_version_of_a_session() {
         }
         sim.agent_answers(&json!({}));
         assert_eq!(sim.router.owner_of("s"), Some(client(3)));
-        assert!(!sim.router.is_observer(client(2), "s"));
+        assert!(!sim.router.is_observer_in(0, client(2), "s"));
     }
 }

@@ -1,12 +1,15 @@
-//! Access to sessions: which sessions a client may name, create and see.
+//! Access to sessions: which ones a client may name, create and see, and who gets a message that names some.
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 
+use super::{Session, SessionKey, SessionState, Sessions, is_same_secret};
 use crate::service::agent::config::UnknownSessions;
 use crate::service::agent::named::{Named, Places};
-use crate::service::agent::router::{RequestClass, Router};
+use crate::service::agent::router::clients::Clients;
+use crate::service::agent::router::processes::Processes;
+use crate::service::agent::router::requests::{ClientRequest, RequestClass};
+use crate::service::agent::router::{MAX_SESSION_ID, Router, RouterOutput};
 use crate::service::agent::schema::{has_session_rules, kind_of_method, needs_session};
 use crate::service::json::{Skimmer, unescape};
 use crate::service::jsonrpc::{Envelope, code, error, is_spelling_of, member};
@@ -81,31 +84,38 @@ impl fmt::Display for SessionError {
     }
 }
 
-impl Router {
-    /// Where messages of a method, and responses to its requests, have session ids.
-    pub(in super::super) fn places_of(&self, method: &str) -> Places {
-        if !self.limits.protocol.has_sessions() {
-            Places::Nowhere
-        } else if kind_of_method(method).is_some() {
-            Places::Schema
-        } else if !has_session_rules(method) && self.free_methods.iter().any(|free| free == method)
-        {
-            Places::Nowhere
-        } else {
-            Places::Anywhere
-        }
+/// The rules for who may use and know of sessions. It changes nothing.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Access<'a> {
+    clients: &'a Clients,
+    sessions: &'a Sessions,
+    processes: &'a Processes,
+    unknown_sessions: UnknownSessions,
+}
+
+impl<'a> Access<'a> {
+    /// Whether a client's messages may go to a process: it is the client's, or it has a session of the client.
+    pub(in super::super) fn uses(self, client: ClientId, process: usize) -> bool {
+        let Some(state) = self.clients.get(client) else {
+            return false;
+        };
+        let mut sessions = state.sessions.iter();
+        state.process == Some(process)
+            || sessions.any(|key| {
+                let session = self.sessions.get(key);
+                session.is_some_and(|session| session.process() == process)
+            })
     }
 
-    /// Checks whether a client may use all sessions that a message names, and returns the one that the message is about. Skips
-    /// `sessionId` if the message `claims` that session, because `claim` checks it.
+    /// Checks whether a client may use all sessions that a message names in these places, and returns the one that the message is
+    /// about. Skips `sessionId` if the message `claims` that session, because `claim` checks it.
     pub(in super::super) fn check_names(
-        &self,
+        self,
         client: ClientId,
-        method: &str,
+        (method, places): (&str, Places),
         envelope: &Envelope<'_>,
         claims: bool,
-    ) -> Result<Option<Arc<str>>, SessionError> {
-        let places = self.places_of(method);
+    ) -> Result<Option<SessionKey>, SessionError> {
         if places == Places::Nowhere {
             return Ok(None);
         }
@@ -120,87 +130,319 @@ impl Router {
             }
         }
         let mut about = None;
-        if let Some(session) = named.filter(|_| !claims) {
-            let found = self.sessions.get_key_value(session);
-            match found.filter(|(_, bound)| bound.controller() == Some(client)) {
-                None => return Err(SessionError::Denied),
-                Some((_, bound))
-                    if !self.processes.is_current(bound.run) && bound.claim.is_none() =>
-                {
-                    return Err(SessionError::Lost);
-                }
-                Some((name, _)) => about = Some(Arc::clone(name)),
+        if let Some(id) = named.filter(|_| !claims) {
+            let own = self.sessions.of_client(client, id);
+            let (key, session) = own.ok_or(SessionError::Denied)?;
+            if !self.processes.is_current(session.run) && session.claim.is_none() {
+                return Err(SessionError::Lost);
             }
+            about = Some(key);
         }
         // In other places, a message may name any session that cannot be another client's.
         let all = Named::find(envelope, places).map_err(|_| TOO_MANY_NAMED)?;
         if all
             .all()
-            .any(|session| named != Some(session) && self.is_foreign(client, session))
+            .any(|id| named != Some(id) && self.is_foreign(client, id))
         {
             return Err(SessionError::Denied);
         }
-        Ok(about.or_else(|| {
-            let known = all.all().find_map(|name| self.sessions.get_key_value(name));
-            known.map(|(name, _)| Arc::clone(name))
-        }))
+        let own = || all.all().find_map(|id| self.sessions.of_client(client, id));
+        Ok(about.or_else(|| own().map(|(key, _)| key)).cloned())
     }
 
     /// Checks the session ids in a client's response to a request of the agent.
     pub(in super::super) fn check_answer(
-        &self,
+        self,
         client: ClientId,
         places: Places,
         answer: &Envelope<'_>,
     ) -> Result<(), SessionError> {
         let all = Named::find(answer, places).map_err(|_| TOO_MANY_NAMED)?;
-        if all.all().any(|session| self.is_foreign(client, session)) {
+        if all.all().any(|id| self.is_foreign(client, id)) {
             return Err(SessionError::Denied);
         }
         Ok(())
     }
 
-    /// Whether a session may belong to another client.
-    fn is_foreign(&self, client: ClientId, session: &str) -> bool {
-        match self.sessions.get(session) {
-            Some(bound) => bound.controller() != Some(client),
-            None => !self.may_load_unknown() || self.ended.get(session).is_some(),
+    /// Whether a session id may mean a session of another client, in a process that gets the client's messages.
+    fn is_foreign(self, client: ClientId, id: &str) -> bool {
+        let (mut is_own, mut is_known) = (false, false);
+        for (_, session) in self.sessions.named(id) {
+            is_known = true;
+            if session.controller() == Some(client) {
+                is_own = true;
+            } else if self.uses(client, session.process()) {
+                return true;
+            }
         }
+        let mut records = self.sessions.ended.find(id);
+        if is_known {
+            return !is_own || records.any(|record| self.uses(client, record.process));
+        }
+        !self.may_load_unknown() || records.next().is_some()
     }
 
-    /// Whether a client may learn that a session exists. `None` if the router does not know the session.
+    /// Whether a client may learn that a process has a session with this id. `None` if the router does not know the session. If only
+    /// other processes have the id, the process may mean one of those sessions.
     pub(in super::super) fn may_know(
-        &self,
+        self,
         client: ClientId,
         has_watch_scope: bool,
-        session: &str,
+        process: usize,
+        id: &str,
     ) -> Option<bool> {
         let state = self.clients.get(client);
         let principal = state.map(|state| &state.principal);
         let is_same = |owner: &Principal| principal.is_some_and(|own| owner.is_same(own));
-        let is_former = || state.is_some_and(|state| state.has_had(session));
-        Some(match self.sessions.get(session) {
-            Some(bound) => match bound.controller() {
-                Some(controller) => {
-                    let is_one = has_watch_scope || principal.is_some_and(Principal::is_person);
-                    controller == client
-                        || is_one && is_same(&bound.principal)
-                        || bound.observers.contains(&client)
-                }
-                None => is_same(&bound.principal),
-            },
-            None => is_same(&self.ended.get(session)?.principal) || is_former(),
-        })
+        let may_know = |session: &Session| match session.controller() {
+            Some(controller) => {
+                let is_one = has_watch_scope || principal.is_some_and(Principal::is_person);
+                controller == client
+                    || is_one && is_same(&session.principal)
+                    || session.observers.contains(&client)
+            }
+            None => is_same(&session.principal),
+        };
+        if let Some((_, session)) = self.sessions.of_process(process, id) {
+            return Some(may_know(session));
+        }
+        let mut others = self.sessions.named(id).peekable();
+        if others.peek().is_some() {
+            return Some(others.all(|(_, session)| may_know(session)));
+        }
+        let mut records = self.sessions.ended.find(id).peekable();
+        records.peek()?;
+        let has_had = state.is_some_and(|state| state.has_had(id));
+        Some(has_had || records.all(|record| is_same(&record.principal)))
     }
 
     /// Whether clients may load sessions that the router has never seen.
-    pub(super) fn may_load_unknown(&self) -> bool {
-        let permitted = match self.limits.unknown_sessions {
+    pub(in super::super) fn may_load_unknown(self) -> bool {
+        let permitted = match self.unknown_sessions {
             UnknownSessions::Auto => !self.clients.has_several_principals(),
             UnknownSessions::Allow => true,
             UnknownSessions::Deny => false,
         };
-        permitted && !self.ended.is_full()
+        permitted && !self.sessions.ended.is_full()
+    }
+
+    /// Removes the sessions that a client may not see from the response of a process to `session/list`.
+    pub(in super::super) fn list_for(
+        self,
+        client: ClientId,
+        has_watch_scope: bool,
+        process: usize,
+        envelope: &Envelope<'_>,
+    ) -> String {
+        let text = envelope.text;
+        let sessions = envelope
+            .body
+            .as_ref()
+            .and_then(|result| member(text, result, "sessions"));
+        let Some(sessions) = sessions.filter(|sessions| text.as_bytes()[sessions.start] == b'[')
+        else {
+            return text.to_owned();
+        };
+        let may_see = |id: &str| {
+            let known = self.may_know(client, has_watch_scope, process, id);
+            known.unwrap_or_else(|| self.may_load_unknown())
+        };
+        let mut kept: Vec<&str> = Vec::new();
+        let scanned = Skimmer::at(text, &sessions).array(|element| {
+            if names_only(text, &element, may_see) {
+                kept.push(&text[element]);
+            }
+        });
+        debug_assert!(scanned.is_ok(), "the text has been validated");
+        [
+            &text[..sessions.start],
+            "[",
+            &kept.join(","),
+            "]",
+            &text[sessions.end..],
+        ]
+        .concat()
+    }
+
+    /// Whether a client may know of all sessions that a message from a process names.
+    pub(in super::super) fn may_get(
+        self,
+        client: ClientId,
+        process: usize,
+        named: &Named<'_>,
+        output: &impl RouterOutput,
+    ) -> bool {
+        let has_watch_scope = output.has_watch_scope(client);
+        let may_know = |id| {
+            let known = self.may_know(client, has_watch_scope, process, id);
+            known.unwrap_or(true)
+        };
+        named.all().all(may_know)
+    }
+
+    /// Whether a response names no session that the client of its request must not know of.
+    pub(in super::super) fn may_answer(
+        self,
+        request: &ClientRequest,
+        response: &Envelope<'_>,
+        output: &impl RouterOutput,
+    ) -> bool {
+        let call = &request.call;
+        let named = Named::find(response, call.places).map(|named| Named {
+            // The client knows the session that it has named. The one that a method of the schema creates belongs to nobody yet: the
+            // agent may reuse the id of another one.
+            address: named.address.filter(|address| {
+                call.class != RequestClass::Create && call.session.as_deref() != Some(address)
+            }),
+            ..named
+        });
+        named.is_ok_and(|named| self.may_get(call.client, request.process, &named, output))
+    }
+
+    /// Who may get a message from a process. A message for one session may name others, if their client may know of them.
+    /// `is_creating` says that the process may be creating a session.
+    pub(in super::super) fn receiver(
+        self,
+        process: usize,
+        named: &Named<'_>,
+        is_creating: bool,
+        output: &impl RouterOutput,
+    ) -> Receiver {
+        let candidates = match &named.address {
+            Some(address) => std::slice::from_ref(address),
+            None => &named.others,
+        };
+        if candidates.is_empty() {
+            return Receiver::Unnamed;
+        }
+        let mut found: Option<(&SessionKey, Option<ClientId>)> = None;
+        for id in candidates {
+            let Some((key, session)) = self.sessions.of_process(process, id) else {
+                continue;
+            };
+            let client = session.controller();
+            if client.is_none() && session.observers.is_empty() {
+                continue;
+            }
+            match found {
+                Some((_, other)) if other != client => return Receiver::Crossing,
+                _ => found = Some((key, client)),
+            }
+        }
+        let Some((key, client)) = found else {
+            let is_free = |id: &str| self.sessions.is_free(self.processes, process, id);
+            let mut candidates = candidates.iter().filter(|_| is_creating);
+            let early = candidates.find(|id| id.len() <= MAX_SESSION_ID && is_free(id));
+            return early.map_or(Receiver::Nobody, |id| Receiver::Early((&**id).into()));
+        };
+        let names_more = !named.others.is_empty();
+        if client.is_some_and(|client| names_more && !self.may_get(client, process, named, output))
+        {
+            return Receiver::Crossing;
+        }
+        Receiver::Session {
+            key: key.clone(),
+            client,
+            is_addressed: named.address.is_some(),
+        }
+    }
+
+    /// Whether a client may observe a session: with the session's watch token or resume token, as the same person, or as the
+    /// same principal with a token that permits only observing.
+    pub(in super::super) fn may_observe(
+        self,
+        client: ClientId,
+        session: &Session,
+        envelope: &Envelope<'_>,
+        output: &impl RouterOutput,
+    ) -> bool {
+        let principal = self.clients.get(client).map(|state| &state.principal);
+        let is_same = principal.is_some_and(|principal| {
+            let is_one = principal.is_person() || output.has_watch_scope(client);
+            is_one && session.principal.is_same(principal)
+        });
+        let watch_token = envelope.outrigger_text("watchToken");
+        let has_token = watch_token.is_some_and(|token| {
+            !session.watch_token.is_empty() && is_same_secret(&token, &session.watch_token)
+        });
+        is_same
+            || has_token
+            || envelope
+                .resume_token()
+                .is_some_and(|token| session.is_opened_by(&token))
+    }
+
+    /// Checks that a session is in use or was recently, so that it can be observed.
+    pub(in super::super) fn check_present(self, session: &Session) -> Result<(), SessionError> {
+        let is_there = matches!(
+            session.state,
+            SessionState::Controlled(_) | SessionState::Gone(_)
+        );
+        match (is_there, self.processes.is_current(session.run)) {
+            (false, _) => Err(SessionError::Denied),
+            (true, false) => Err(SessionError::Lost),
+            (true, true) => Ok(()),
+        }
+    }
+}
+
+/// Who may get a message of the agent, by the sessions that it names.
+#[derive(Debug)]
+pub(in super::super) enum Receiver {
+    /// It names no session.
+    Unnamed,
+    /// The client of this session, and the observers of the session if `is_addressed`.
+    Session {
+        key: SessionKey,
+        /// `None` if only observers are left.
+        client: Option<ClientId>,
+        /// Whether the session is at `params.sessionId`.
+        is_addressed: bool,
+    },
+    /// The client of this session, which is perhaps being created.
+    Early(Box<str>),
+    /// Nobody: the sessions have no clients, or belong to another process.
+    Nobody,
+    /// Nobody: they are sessions of several clients, one of whom must not know of the other's.
+    Crossing,
+}
+
+impl Router {
+    /// The rules for who may use and know of sessions.
+    pub(in super::super) fn access(&self) -> Access<'_> {
+        Access {
+            clients: &self.clients,
+            sessions: &self.sessions,
+            processes: &self.processes,
+            unknown_sessions: self.limits.unknown_sessions,
+        }
+    }
+
+    /// Where messages of a method, and responses to its requests, have session ids.
+    pub(in super::super) fn places_of(&self, method: &str) -> Places {
+        if !self.limits.protocol.has_sessions() {
+            Places::Nowhere
+        } else if kind_of_method(method).is_some() {
+            Places::Schema
+        } else if !has_session_rules(method) && self.free_methods.iter().any(|free| free == method)
+        {
+            Places::Nowhere
+        } else {
+            Places::Anywhere
+        }
+    }
+
+    /// Checks whether a client may use all sessions that a message of a method names; see [`Access::check_names`].
+    pub(in super::super) fn check_names(
+        &self,
+        client: ClientId,
+        method: &str,
+        envelope: &Envelope<'_>,
+        claims: bool,
+    ) -> Result<Option<SessionKey>, SessionError> {
+        let places = self.places_of(method);
+        let access = self.access();
+        access.check_names(client, (method, places), envelope, claims)
     }
 
     /// Checks the limits for another session: that of the client and that of the table. If the table is full, ends the
@@ -210,7 +452,7 @@ impl Router {
             self.end_lost(client);
         }
         if self.is_table_full()
-            && let Some(first) = self.first_gone()
+            && let Some(first) = self.sessions.first_gone()
         {
             self.end_gone(|since| since <= first);
         }
@@ -227,8 +469,7 @@ impl Router {
         };
         let requests = self.requests.of_client(state);
         let creating = requests.filter(|request| request.call.class == RequestClass::Create);
-        let creating = creating.count();
-        state.sessions.len() + creating >= self.limits.sessions
+        state.sessions.len() + creating.count() >= self.limits.sessions
     }
 
     /// Whether the table is full. Sessions that are being created count, because there must be room for them when the
@@ -239,60 +480,19 @@ impl Router {
         let expected = self.requests.all_creating() + abandoned.sum::<usize>();
         self.sessions.len() + expected >= self.limits.all_sessions
     }
+}
 
-    /// Removes the sessions that a client may not see from the agent's response to `session/list`.
-    pub(in super::super) fn list_for(
-        &self,
-        client: ClientId,
-        has_watch_scope: bool,
-        envelope: &Envelope<'_>,
-    ) -> String {
-        let text = envelope.text;
-        let sessions = envelope
-            .body
-            .as_ref()
-            .and_then(|result| member(text, result, "sessions"));
-        let Some(sessions) = sessions.filter(|sessions| text.as_bytes()[sessions.start] == b'[')
-        else {
-            return text.to_owned();
-        };
-        let mut kept: Vec<&str> = Vec::new();
-        let scanned = Skimmer::at(text, &sessions).array(|element| {
-            if self.may_see(client, has_watch_scope, text, &element) {
-                kept.push(&text[element]);
-            }
-        });
-        debug_assert!(scanned.is_ok(), "the text has been validated");
-        [
-            &text[..sessions.start],
-            "[",
-            &kept.join(","),
-            "]",
-            &text[sessions.end..],
-        ]
-        .concat()
+/// Whether an entry of the session list names only sessions that `may_see` accepts.
+fn names_only(text: &str, entry: &Range<usize>, may_see: impl Fn(&str) -> bool) -> bool {
+    if text.as_bytes()[entry.start] != b'{' {
+        return true;
     }
-
-    /// Whether a client may see an entry of the session list.
-    fn may_see(
-        &self,
-        client: ClientId,
-        has_watch_scope: bool,
-        text: &str,
-        entry: &Range<usize>,
-    ) -> bool {
-        if text.as_bytes()[entry.start] != b'{' {
-            return true;
+    let mut is_visible = true;
+    let scanned = Skimmer::at(text, entry).object(|key, value| {
+        if is_spelling_of(&key, "sessionId") && text.as_bytes()[value.start] == b'"' {
+            is_visible &= may_see(&unescape(&text[value]));
         }
-        let mut is_visible = true;
-        let scanned = Skimmer::at(text, entry).object(|key, value| {
-            if !is_spelling_of(&key, "sessionId") || text.as_bytes()[value.start] != b'"' {
-                return;
-            }
-            let known = self.may_know(client, has_watch_scope, &unescape(&text[value]));
-            is_visible &= known.unwrap_or_else(|| self.may_load_unknown());
-        });
-        debug_assert!(scanned.is_ok(), "the text has been validated");
-        is_visible
-    }
+    });
+    debug_assert!(scanned.is_ok(), "the text has been validated");
+    is_visible
 }

@@ -1,10 +1,9 @@
 //! Claims: how a client takes control of an existing session with `session/load` or `session/resume`.
 
-use std::sync::Arc;
-
 use super::access::SessionError;
-use super::{Claim, Session, SessionState, Tokens};
+use super::{Claim, Session, SessionKey, SessionState, Tokens};
 use crate::ClientId;
+use crate::service::agent::router::ended_sessions::SessionRecord;
 use crate::service::agent::router::turns::Activity;
 use crate::service::agent::router::{MAX_SESSION_ID, Router, RouterOutput, remove};
 use crate::service::jsonrpc::Envelope;
@@ -19,59 +18,86 @@ impl Tokens {
     }
 }
 
+/// A claim that was recorded.
+pub(in super::super) struct Claimed {
+    pub(in super::super) session: SessionKey,
+    /// The agent process for the request.
+    pub(in super::super) process: usize,
+    /// Whether that process has the session.
+    pub(in super::super) is_kept: bool,
+}
+
 impl Router {
-    /// Records a client's claim on a session. The client counts as the session's controller until the agent has answered,
-    /// so it gets the messages that arrive before the response. Returns the agent process for the request, and whether it
-    /// has the session.
+    /// Records a client's claim on the session with this id. The client counts as the session's controller until the agent has
+    /// answered, so it gets the messages that arrive before the response.
     pub(in super::super) fn claim(
         &mut self,
         client: ClientId,
         upstream_id: u64,
-        session: &Arc<str>,
+        id: &str,
         envelope: &Envelope<'_>,
         output: &impl RouterOutput,
-    ) -> Result<(usize, bool), SessionError> {
-        let Some(state) = self.clients.get(client) else {
-            return Err(SessionError::Denied);
-        };
-        if session.len() > MAX_SESSION_ID {
+    ) -> Result<Claimed, SessionError> {
+        let state = self.clients.get(client).ok_or(SessionError::Denied)?;
+        let own = state.process.ok_or(SessionError::Denied)?;
+        if id.len() > MAX_SESSION_ID {
             return Err(SessionError::Denied);
         }
         let principal = state.principal.clone();
         let token = envelope.resume_token();
-        let Some(own) = state.process else {
-            return Err(SessionError::Denied);
-        };
+        let token = token.as_deref();
         let claim = |proven: bool, process: usize| Claim {
             upstream_id,
             process,
             client,
-            token: token.as_deref().filter(|_| proven).map(Into::into),
+            token: token.filter(|_| proven).map(Into::into),
         };
-        if self.sessions.contains_key(session) {
-            return self.claim_bound(client, own, session, envelope, claim, output);
-        }
-        let record = self.ended.get(session);
-        let (state, run, proven) = match record {
-            None if !self.may_load_unknown() => return Err(SessionError::Unknown),
-            None => (SessionState::Unknown, None, false),
-            Some(record) => {
-                let opens = |token: &str| self.ended.opens(session, &record, token);
-                let proven = token.as_deref().is_some_and(opens);
-                if !proven && !record.principal.is_same(&principal) {
-                    return Err(SessionError::Denied);
-                }
-                let run = record.agent;
+        // Of several processes' sessions, the claim means one that the client may have.
+        let rank = |session: &Session| {
+            let is_controlled = session.controller() == Some(client);
+            let is_opened = token.is_some_and(|token| session.is_opened_by(token));
+            let is_own = session.principal.is_same(&principal);
+            let is_near = session.process() == own;
+            (is_controlled, is_opened, is_own, is_near)
+        };
+        let known = self.sessions.named(id);
+        let known = known.max_by_key(|(_, session)| rank(session));
+        let known = known.map(|(key, session)| {
+            let (is_controlled, is_opened, is_own, _) = rank(session);
+            (key.clone(), is_controlled || is_opened || is_own)
+        });
+        let ended = &self.sessions.ended;
+        let opens =
+            |record: &SessionRecord| token.is_some_and(|token| ended.opens(id, record, token));
+        let may_have =
+            |record: &SessionRecord| opens(record) || record.principal.is_same(&principal);
+        let records = || self.sessions.ended.find(id);
+        let is_near = |record: &SessionRecord| (opens(record), record.process == own);
+        let record = records().filter(may_have).max_by_key(is_near);
+        let (state, run, proven) = match (known, record) {
+            (Some((key, true)), _) | (Some((key, false)), None) => {
+                return self.claim_bound(client, own, key, envelope, claim, output);
+            }
+            (_, Some(record)) => {
+                let (run, proven) = (record.agent, opens(&record));
                 (SessionState::Ended(record), run, proven)
             }
+            (None, None) if records().next().is_some() => return Err(SessionError::Denied),
+            (None, None) if !self.access().may_load_unknown() => {
+                return Err(SessionError::Unknown);
+            }
+            (None, None) => (SessionState::Unknown, None, false),
         };
         self.check_room(client)?;
         let kept = run.and_then(|run| self.processes.of_run(run));
         let kept =
             kept.filter(|&process| self.processes.version(process) == self.processes.version(own));
         let process = kept.unwrap_or(own);
-        self.ended.remove(session);
-        let bound = Session {
+        self.check_id(id, process, None)?;
+        if let SessionState::Ended(record) = &state {
+            self.sessions.ended.remove(record.process, id);
+        }
+        let session = Session {
             principal,
             state,
             tokens: None,
@@ -81,9 +107,29 @@ impl Router {
             observers: Vec::new(),
             watch_token: "".into(),
         };
-        self.sessions.insert(Arc::clone(session), bound);
-        self.add_to_client(client, session);
-        Ok((process, kept.is_some()))
+        let session = self.sessions.insert(id, session);
+        if let Some(state) = self.clients.get_mut(client) {
+            state.add_session(&session);
+        }
+        Ok(Claimed {
+            session,
+            process,
+            is_kept: kept.is_some(),
+        })
+    }
+
+    /// Checks that no other session of a process than `except` has an id.
+    fn check_id(
+        &self,
+        id: &str,
+        process: usize,
+        except: Option<&SessionKey>,
+    ) -> Result<(), SessionError> {
+        let mut others = self.sessions.named(id);
+        if others.any(|(key, session)| Some(key) != except && session.needs(process)) {
+            return Err(SessionError::Denied);
+        }
+        Ok(())
     }
 
     /// Claims a session that a client controls, has left, or has lost.
@@ -91,25 +137,25 @@ impl Router {
         &mut self,
         client: ClientId,
         own: usize,
-        session: &Arc<str>,
+        key: SessionKey,
         envelope: &Envelope<'_>,
         claim: impl Fn(bool, usize) -> Claim,
         output: &impl RouterOutput,
-    ) -> Result<(usize, bool), SessionError> {
+    ) -> Result<Claimed, SessionError> {
         let state = self.clients.get(client);
-        let bound = self.sessions.get(session);
-        let (Some(state), Some(bound)) = (state, bound) else {
+        let session = self.sessions.get(&key);
+        let (Some(state), Some(session)) = (state, session) else {
             return Err(SessionError::Denied);
         };
         let principal = &state.principal;
         let token = envelope.resume_token();
         let proven = token
             .as_deref()
-            .is_some_and(|token| bound.is_opened_by(token));
-        let is_same = bound.principal.is_same(principal);
+            .is_some_and(|token| session.is_opened_by(token));
+        let is_same = session.principal.is_same(principal);
         let mut needs_room = false;
-        match bound.state {
-            _ if bound.claim.is_some() => return Err(SessionError::Denied),
+        match session.state {
+            _ if session.claim.is_some() => return Err(SessionError::Denied),
             SessionState::Controlled(owner) if owner == client => {}
             SessionState::Controlled(owner) if proven || is_same && principal.is_person() => {
                 if !envelope.takes_over() && !output.is_away(owner) {
@@ -122,13 +168,14 @@ impl Router {
             _ => return Err(SessionError::Denied),
         }
         // A session stays in its process, unless the client speaks another version of the protocol.
-        let process = bound.run.process;
+        let process = session.run.process;
         let is_same_version = self.processes.version(process) == self.processes.version(own);
-        if !is_same_version && bound.controller().is_some() {
+        if !is_same_version && session.controller().is_some() {
             return Err(SessionError::Version);
         }
         let process = if is_same_version { process } else { own };
-        let is_kept = self.processes.run(process) == bound.run;
+        let is_kept = self.processes.run(process) == session.run;
+        self.check_id(&key, process, Some(&key))?;
         let claim = claim(proven, process);
         if needs_room && self.is_client_full(client) {
             self.end_lost(client);
@@ -136,11 +183,17 @@ impl Router {
                 return Err(SessionError::Full);
             }
         }
-        if let Some(bound) = self.sessions.get_mut(session) {
-            bound.claim = Some(claim);
+        if let Some(session) = self.sessions.get_mut(&key) {
+            session.claim = Some(claim);
         }
-        self.add_to_client(client, session);
-        Ok((process, is_kept))
+        if let Some(state) = self.clients.get_mut(client) {
+            state.add_session(&key);
+        }
+        Ok(Claimed {
+            session: key,
+            process,
+            is_kept,
+        })
     }
 
     /// Gives the client control of the session that it claimed with this request. Returns what to add to the response: the
@@ -148,7 +201,7 @@ impl Router {
     pub(in super::super) fn confirm_claim(
         &mut self,
         upstream_id: u64,
-        session: &Arc<str>,
+        session: &SessionKey,
         output: &mut impl RouterOutput,
     ) -> Option<String> {
         let process = self.sessions.get(session)?.process();
@@ -211,7 +264,7 @@ impl Router {
     pub(in super::super) fn unclaim(
         &mut self,
         upstream_id: u64,
-        session: &Arc<str>,
+        session: &SessionKey,
         output: &mut impl RouterOutput,
     ) {
         let Some(bound) = self.sessions.get_mut(session) else {
@@ -235,34 +288,19 @@ impl Router {
             SessionState::Ended(record) => {
                 let record = record.clone();
                 self.sessions.remove(session);
-                self.ended.insert(session, record);
+                self.sessions.ended.insert(session, record);
             }
         }
         if let Some(bound) = self.sessions.get(session)
             && let SessionState::Gone(since) = bound.state
         {
-            match self.limits.grace {
-                Some(grace) => {
-                    // It may be over by now.
-                    let deadline = since + grace;
-                    self.requests.wakeup.set_by(Some(deadline));
-                }
-                None => {
-                    let run = bound.run.number;
-                    self.end(session, Some(run));
-                }
-            }
+            // The grace period may be over by now.
+            self.begin_grace(since, session);
         }
         if let Some(state) = self.clients.get_mut(claim.client) {
             remove(&mut state.sessions, session);
         }
         self.drop_adopted(claim.client, session, output);
-    }
-
-    /// Whether a session is in the table only because of a claim.
-    pub(in super::super) fn is_unconfirmed(&self, session: &str) -> bool {
-        let bound = self.sessions.get(session);
-        bound.is_some_and(|bound| bound.state == SessionState::Unknown)
     }
 }
 

@@ -26,26 +26,73 @@
 //!
 //! Other clients may observe a session (`observers.rs`).
 //!
-//! Ended sessions are in [`EndedSessions`](super::ended_sessions::EndedSessions), all others in the router's table.
+//! A session belongs to an agent process. The agent has chosen the session's id, and two processes may choose the same one: some
+//! count from 0. So a message from a process can only mean the session of this process. What a client names is the session that it
+//! controls; a claim means the session that the client's token opens or its principal owns, first that of the client's process.
+//!
+//! Ended sessions are in [`EndedSessions`](super::ended_sessions::EndedSessions), all others in the table.
 
 mod access;
 mod claims;
 mod takeover;
 
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
 use std::sync::Arc;
 
-use super::ended_sessions::SessionRecord;
+use super::ended_sessions::{EndedSessions, SessionRecord};
+use super::processes::Processes;
+use super::requests::Requests;
 use super::turns::Activity;
-use super::{AbandonedRequest, Router, RouterOutput, Run, remove};
+use super::{AbandonedRequest, Router, RouterLimits, RouterOutput, Run, remove};
 #[cfg(doc)]
 use crate::service::agent::config::UnknownSessions;
+use crate::service::id_map::IdMap;
 use crate::{ClientId, Principal, Time};
 
-pub(super) use access::SessionError;
+pub(super) use access::{Receiver, SessionError};
 use claims::added_tokens;
 pub(super) use claims::is_same_secret;
 pub(super) use takeover::turn_ended;
+
+/// A session in the table: its id, which another process may use too, and its identity. Two keys are equal only if they are
+/// clones.
+#[derive(Clone, Debug)]
+pub(super) struct SessionKey(Arc<str>);
+
+impl SessionKey {
+    fn new(id: &str) -> Self {
+        Self(id.into())
+    }
+
+    fn address(&self) -> usize {
+        self.0.as_ptr().addr()
+    }
+}
+
+/// The session id that the agent has chosen.
+impl Deref for SessionKey {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl PartialEq for SessionKey {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for SessionKey {}
+
+impl Hash for SessionKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.address().hash(state);
+    }
+}
 
 /// A session in the table.
 #[derive(Debug)]
@@ -142,6 +189,14 @@ impl Session {
         self.run.process == process || self.process() == process
     }
 
+    /// When the client of a detached session left, unless another client claims the session.
+    fn gone_since(&self) -> Option<Time> {
+        match self.state {
+            SessionState::Gone(since) if self.claim.is_none() => Some(since),
+            _ => None,
+        }
+    }
+
     /// The clients that control or claim the session.
     pub(super) fn clients(&self) -> impl Iterator<Item = ClientId> {
         let controller = match self.state {
@@ -165,65 +220,201 @@ pub(crate) struct SessionFigures {
     pub(crate) observers: usize,
 }
 
-impl Router {
+/// The sessions, and the records of those that have ended. No process has two sessions with the same id.
+#[derive(Debug)]
+pub(super) struct Sessions {
+    table: IdMap<SessionKey, Session>,
+    /// The keys of the sessions with the same id.
+    keys: HashMap<Arc<str>, Vec<SessionKey>>,
+    pub(super) ended: EndedSessions,
+}
+
+impl Sessions {
+    pub(super) fn new(limits: &RouterLimits) -> Self {
+        Self {
+            table: IdMap::default(),
+            keys: HashMap::new(),
+            ended: EndedSessions::new(limits.ended_sessions, limits.processes),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(super) fn get(&self, key: &SessionKey) -> Option<&Session> {
+        self.table.get(key)
+    }
+
+    pub(super) fn get_mut(&mut self, key: &SessionKey) -> Option<&mut Session> {
+        self.table.get_mut(key)
+    }
+
+    /// All sessions, in no order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&SessionKey, &Session)> {
+        self.table.iter()
+    }
+
+    pub(super) fn values(&self) -> impl Iterator<Item = &Session> {
+        self.table.values()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&SessionKey, &mut Session)> {
+        self.table.iter_mut()
+    }
+
+    /// The sessions with this id.
+    pub(super) fn named(&self, id: &str) -> impl Iterator<Item = (&SessionKey, &Session)> {
+        let keys = self.keys.get(id).into_iter().flatten();
+        keys.filter_map(|key| self.table.get_key_value(key))
+    }
+
+    /// The session that a process knows by this id.
+    pub(super) fn of_process(&self, process: usize, id: &str) -> Option<(&SessionKey, &Session)> {
+        self.named(id)
+            .find(|(_, session)| session.process() == process)
+    }
+
+    /// The session with this id that a client may use.
+    pub(super) fn of_client(&self, client: ClientId, id: &str) -> Option<(&SessionKey, &Session)> {
+        self.named(id)
+            .find(|(_, session)| session.controller() == Some(client))
+    }
+
+    /// The client that gets a session's messages.
+    pub(super) fn controller_of(&self, key: &SessionKey) -> Option<ClientId> {
+        self.get(key).and_then(Session::controller)
+    }
+
+    /// Whether a process may create a session with this id: it has none, or only one that an earlier run of it had.
+    pub(super) fn is_free(&self, processes: &Processes, process: usize, id: &str) -> bool {
+        let mut its = self.named(id).filter(|(_, session)| session.needs(process));
+        its.all(|(_, session)| {
+            if session.claim.is_some() {
+                session.state == SessionState::Unknown
+            } else {
+                !processes.is_current(session.run)
+            }
+        })
+    }
+
+    /// Whether a session is in the table only because of a claim.
+    pub(super) fn is_unconfirmed(&self, key: &SessionKey) -> bool {
+        let session = self.get(key);
+        session.is_some_and(|session| session.state == SessionState::Unknown)
+    }
+
+    /// Whether a turn runs in one of these sessions of a client.
+    pub(super) fn has_running_turn(&self, client: ClientId, sessions: &[SessionKey]) -> bool {
+        let mut sessions = sessions.iter().filter_map(|key| self.get(key));
+        sessions
+            .any(|session| session.activity.is_running() && session.controller() == Some(client))
+    }
+
+    fn insert(&mut self, id: &str, session: Session) -> SessionKey {
+        let key = SessionKey::new(id);
+        self.table.insert(key.clone(), session);
+        let keys = self.keys.entry(Arc::clone(&key.0)).or_default();
+        keys.push(key.clone());
+        key
+    }
+
+    fn remove(&mut self, key: &SessionKey) -> Option<Session> {
+        if let Some(keys) = self.keys.get_mut(&key.0) {
+            remove(keys, key);
+            if keys.is_empty() {
+                self.keys.remove(&key.0);
+            }
+        }
+        self.table.remove(key)
+    }
+
+    /// Makes a record of a session that has ended. `agent` is the run that still has it.
+    fn record(&mut self, id: &str, session: Session, agent: Option<u32>) {
+        let record = match (session.state, session.tokens) {
+            (SessionState::Ended(mut record), _) => {
+                record.agent = agent;
+                record
+            }
+            (_, tokens) => {
+                let current = tokens.as_ref().map_or("", |tokens| &tokens.current);
+                let earlier = tokens.as_ref().and_then(|tokens| tokens.earlier.as_deref());
+                let process = session.run.process;
+                let tokens = (current, earlier);
+                self.ended
+                    .record(id, process, session.principal, tokens, agent)
+            }
+        };
+        self.ended.insert(id, record);
+    }
+
+    /// The time at which the first of the detached sessions was detached.
+    pub(super) fn first_gone(&self) -> Option<Time> {
+        self.values().filter_map(Session::gone_since).min()
+    }
+
+    /// The detached sessions that are due by the time at which they were detached, with the runs that still have them.
+    fn gone(&self, is_due: impl Fn(Time) -> bool) -> Vec<(SessionKey, u32)> {
+        let due = self
+            .iter()
+            .filter(|(_, session)| session.gone_since().is_some_and(&is_due));
+        due.map(|(key, session)| (key.clone(), session.run.number))
+            .collect()
+    }
+
+    /// The sessions that need a process.
+    pub(super) fn that_need(&self, process: usize) -> Vec<SessionKey> {
+        let sessions = self.iter().filter(|(_, session)| session.needs(process));
+        sessions.map(|(key, _)| key.clone()).collect()
+    }
+
     /// The sessions that a client controls or can still resume: at most `most`, in the order of their ids.
-    pub(crate) fn session_figures(&self, most: usize) -> Vec<SessionFigures> {
-        let mut names: Vec<&Arc<str>> = self.sessions.keys().collect();
-        if names.len() > most {
-            names.select_nth_unstable(most);
-            names.truncate(most);
+    pub(super) fn figures(&self, requests: &Requests, most: usize) -> Vec<SessionFigures> {
+        let mut sessions: Vec<(&SessionKey, &Session)> = self.iter().collect();
+        let id = |(key, session): &(&SessionKey, &Session)| (key.0.clone(), session.process());
+        if sessions.len() > most {
+            sessions.select_nth_unstable_by_key(most, id);
+            sessions.truncate(most);
         }
-        names.sort_unstable();
-        let mut waiting: HashMap<&Arc<str>, usize> = HashMap::new();
-        let requests = self.requests.of_clients.values();
-        for session in requests.filter_map(|request| request.call.session.as_ref()) {
-            *waiting.entry(session).or_default() += 1;
+        sessions.sort_unstable_by_key(id);
+        let mut waiting: HashMap<&SessionKey, usize> = HashMap::new();
+        let pending = requests.of_clients.values();
+        for key in pending.filter_map(|request| request.call.session.as_ref()) {
+            *waiting.entry(key).or_default() += 1;
         }
-        let figures = names.into_iter().filter_map(|name| {
-            let bound = self.sessions.get(name)?;
-            Some(SessionFigures {
-                id: Arc::clone(name),
-                owner: bound.principal.clone(),
-                client: bound.controller(),
-                waiting: waiting.get(name).copied().unwrap_or_default(),
-                observers: bound.observers.len(),
-            })
+        let figures = sessions.into_iter().map(|(key, session)| SessionFigures {
+            id: Arc::clone(&key.0),
+            owner: session.principal.clone(),
+            client: session.controller(),
+            waiting: waiting.get(key).copied().unwrap_or_default(),
+            observers: session.observers.len(),
         });
         figures.collect()
     }
+}
 
-    /// The client that gets the session's messages.
-    pub(super) fn controller_of(&self, session: &str) -> Option<ClientId> {
-        self.sessions.get(session).and_then(Session::controller)
-    }
-
-    /// Whether a new session may have this id: no session has it, or only one that no agent process has any more.
-    pub(super) fn is_free(&self, session: &str) -> bool {
-        match self.sessions.get(session) {
-            None => true,
-            Some(bound) if bound.claim.is_some() => bound.state == SessionState::Unknown,
-            Some(bound) => !self.processes.is_current(bound.run),
-        }
+impl Router {
+    /// The sessions that a client controls or can still resume: at most `most`, in the order of their ids.
+    pub(crate) fn session_figures(&self, most: usize) -> Vec<SessionFigures> {
+        self.sessions.figures(&self.requests, most)
     }
 
     /// Adds a session that the agent created for a client.
-    pub(super) fn create(
-        &mut self,
-        client: ClientId,
-        process: usize,
-        session: &Arc<str>,
-        tokens: NewTokens,
-    ) {
-        let Some(principal) = self
-            .clients
-            .get(client)
-            .map(|state| state.principal.clone())
-        else {
+    pub(super) fn create(&mut self, client: ClientId, process: usize, id: &str, tokens: NewTokens) {
+        let Some(state) = self.clients.get(client) else {
             return;
         };
-        let state = SessionState::Controlled(client);
-        self.insert(session, principal, state, process, tokens);
-        self.add_to_client(client, session);
+        let principal = state.principal.clone();
+        let key = self.insert(
+            id,
+            principal,
+            SessionState::Controlled(client),
+            process,
+            tokens,
+        );
+        if let Some(state) = self.clients.get_mut(client) {
+            state.add_session(&key);
+        }
     }
 
     /// Adds a session that the agent opened for a client that has disconnected meanwhile. It belongs to the client's
@@ -233,43 +424,49 @@ impl Router {
         now: Time,
         abandoned: &AbandonedRequest,
         process: usize,
-        session: &Arc<str>,
+        id: &str,
         tokens: NewTokens,
     ) {
         let is_free = if abandoned.session.is_some() {
             // The session was loaded, and another client may have claimed it since.
-            !self.sessions.contains_key(session) && self.ended.get(session).is_none()
+            self.sessions.named(id).next().is_none()
+                && self.sessions.ended.find(id).next().is_none()
         } else {
-            self.is_free(session)
+            self.sessions.is_free(&self.processes, process, id)
         };
         if !is_free {
             return;
         }
-        let state = SessionState::Gone(now);
         let principal = abandoned.principal.clone();
-        self.insert(session, principal, state, process, tokens);
-        self.begin_grace(now, session);
+        let key = self.insert(id, principal, SessionState::Gone(now), process, tokens);
+        self.begin_grace(now, &key);
     }
 
-    /// Adds a session and removes any earlier session with the same name.
+    /// Adds a session and removes any earlier session of the process with the same id.
     fn insert(
         &mut self,
-        session: &Arc<str>,
+        id: &str,
         principal: Principal,
         state: SessionState,
         process: usize,
         NewTokens { resume, watch }: NewTokens,
-    ) {
-        if let Some(earlier) = self.sessions.remove(session) {
-            for client in earlier.clients() {
+    ) -> SessionKey {
+        let earlier = self.sessions.named(id);
+        let earlier = earlier.filter(|(_, session)| session.needs(process));
+        let earlier: Vec<SessionKey> = earlier.map(|(key, _)| key.clone()).collect();
+        for key in earlier {
+            let Some(session) = self.sessions.remove(&key) else {
+                continue;
+            };
+            for client in session.clients() {
                 if let Some(state) = self.clients.get_mut(client) {
-                    remove(&mut state.sessions, session);
+                    remove(&mut state.sessions, &key);
                 }
             }
-            self.drop_observers(session, &earlier.observers);
+            self.drop_observers(&key, &session.observers);
         }
-        self.ended.remove(session);
-        let bound = Session {
+        self.sessions.ended.remove(process, id);
+        let session = Session {
             principal,
             state,
             tokens: Some(Tokens {
@@ -282,39 +479,21 @@ impl Router {
             observers: Vec::new(),
             watch_token: watch.into(),
         };
-        self.sessions.insert(Arc::clone(session), bound);
+        self.sessions.insert(id, session)
     }
 
-    fn add_to_client(&mut self, client: ClientId, session: &Arc<str>) {
-        if let Some(state) = self.clients.get_mut(client) {
-            state.add_session(session);
-        }
-    }
-
-    /// Moves a session from the table to the records of ended sessions. `agent` is the process that still has it.
-    pub(super) fn end(&mut self, session: &Arc<str>, agent: Option<u32>) {
-        let Some(bound) = self.sessions.remove(session) else {
+    /// Moves a session from the table to the records of ended sessions. `agent` is the run that still has it.
+    pub(super) fn end(&mut self, key: &SessionKey, agent: Option<u32>) {
+        let Some(session) = self.sessions.remove(key) else {
             return;
         };
-        for client in bound.clients() {
+        for client in session.clients() {
             if let Some(state) = self.clients.get_mut(client) {
-                state.end_session(session);
+                state.end_session(key);
             }
         }
-        self.drop_observers(session, &bound.observers);
-        let record = match (bound.state, bound.tokens) {
-            (SessionState::Ended(mut record), _) => {
-                record.agent = agent;
-                record
-            }
-            (_, tokens) => {
-                let current = tokens.as_ref().map_or("", |tokens| &tokens.current);
-                let earlier = tokens.as_ref().and_then(|tokens| tokens.earlier.as_deref());
-                self.ended
-                    .record(session, bound.principal, current, earlier, agent)
-            }
-        };
-        self.ended.insert(session, record);
+        self.drop_observers(key, &session.observers);
+        self.sessions.record(key, session, agent);
     }
 
     /// Ends a client's sessions that were lost with an earlier agent process.
@@ -322,11 +501,12 @@ impl Router {
         let Some(state) = self.clients.get(client) else {
             return;
         };
-        for session in state.sessions.clone() {
-            let lost =
-                |bound: &Session| !self.processes.is_current(bound.run) && bound.claim.is_none();
-            if self.sessions.get(&session).is_some_and(lost) {
-                self.end(&session, None);
+        for key in state.sessions.clone() {
+            let lost = |session: &Session| {
+                !self.processes.is_current(session.run) && session.claim.is_none()
+            };
+            if self.sessions.get(&key).is_some_and(lost) {
+                self.end(&key, None);
             }
         }
     }
@@ -336,80 +516,58 @@ impl Router {
         &mut self,
         now: Time,
         client: ClientId,
-        session: &Arc<str>,
+        key: &SessionKey,
         output: &mut impl RouterOutput,
     ) {
-        let Some(bound) = self.sessions.get_mut(session) else {
-            return;
-        };
-        if let Some(claim) = bound.claim.as_ref().filter(|claim| claim.client == client) {
+        let claim = self
+            .sessions
+            .get(key)
+            .and_then(|session| session.claim.as_ref());
+        if let Some(claim) = claim.filter(|claim| claim.client == client) {
             let upstream_id = claim.upstream_id;
-            self.unclaim(upstream_id, session, output);
+            self.unclaim(upstream_id, key, output);
         }
-        let Some(bound) = self.sessions.get_mut(session) else {
+        let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
-        if bound.state != SessionState::Controlled(client) {
+        if session.state != SessionState::Controlled(client) {
             return;
         }
-        bound.state = SessionState::Gone(now);
-        bound.cancel_turn(session, output);
-        self.begin_grace(now, session);
+        session.state = SessionState::Gone(now);
+        session.cancel_turn(key, output);
+        self.begin_grace(now, key);
     }
 
-    /// Begins the grace period of a session whose client is gone. Without one, the session ends at once, unless another
+    /// Begins the grace period of a session whose client left at `since`. Without one, the session ends at once, unless another
     /// client claims it.
-    fn begin_grace(&mut self, now: Time, session: &Arc<str>) {
+    fn begin_grace(&mut self, since: Time, key: &SessionKey) {
         if let Some(grace) = self.limits.grace {
-            return self.requests.wakeup.set_by(Some(now + grace));
+            return self.requests.wakeup.set_by(Some(since + grace));
         }
-        let bound = self.sessions.get(session);
-        if let Some(agent) = bound
-            .filter(|bound| bound.claim.is_none())
-            .map(|bound| bound.run.number)
-        {
-            self.end(session, Some(agent));
+        let session = self.sessions.get(key);
+        let session = session.filter(|session| session.claim.is_none());
+        if let Some(run) = session.map(|session| session.run.number) {
+            self.end(key, Some(run));
         }
-    }
-
-    /// The time at which the first of the detached sessions was detached.
-    pub(super) fn first_gone(&self) -> Option<Time> {
-        let detached = |session: &Session| match session.state {
-            SessionState::Gone(since) if session.claim.is_none() => Some(since),
-            _ => None,
-        };
-        self.sessions.values().filter_map(detached).min()
     }
 
     /// Ends the detached sessions that are due by the time at which they were detached.
     pub(super) fn end_gone(&mut self, is_due: impl Fn(Time) -> bool) {
-        let is_due = |session: &Session| match session.state {
-            SessionState::Gone(since) => session.claim.is_none() && is_due(since),
-            _ => false,
-        };
-        let sessions = self.sessions.iter();
-        let due: Vec<_> = sessions
-            .filter(|(_, session)| is_due(session))
-            .map(|(name, session)| (Arc::clone(name), session.run.number))
-            .collect();
-        for (session, agent) in due {
-            self.end(&session, Some(agent));
+        for (key, run) in self.sessions.gone(is_due) {
+            self.end(&key, Some(run));
         }
     }
 
     /// Handles the exit of an agent process. Pending claims fail, and clients must load their sessions again.
     pub(super) fn mark_lost(&mut self, process: usize, output: &mut impl RouterOutput) {
-        let claim = |session: &Session| {
+        let claims = self.sessions.iter().filter_map(|(key, session)| {
             let claim = session.claim.as_ref();
-            let claim = claim.filter(|claim| claim.process == process);
-            claim.map(|claim| claim.upstream_id)
-        };
-        let sessions = self.sessions.iter();
-        let claims: Vec<_> = sessions
-            .filter_map(|(name, session)| Some((claim(session)?, Arc::clone(name))))
-            .collect();
-        for (upstream_id, session) in claims {
-            self.unclaim(upstream_id, &session, output);
+            let claim = claim.filter(|claim| claim.process == process)?;
+            Some((claim.upstream_id, key.clone()))
+        });
+        let claims: Vec<_> = claims.collect();
+        for (upstream_id, key) in claims {
+            self.unclaim(upstream_id, &key, output);
         }
     }
 }

@@ -1,11 +1,9 @@
 //! Takeover: a client gets control of a session from another client, with its running turn and its open permission
 //! requests.
 
-use std::sync::Arc;
-
 use super::super::connections::cancel_session;
 use super::super::{ClientCall, ClientRequest, RequestClass, Router, RouterOutput, remove};
-use super::SessionState;
+use super::{SessionKey, SessionState};
 use crate::ClientId;
 use crate::log_event::{log_event, word};
 use crate::service::agent::response::client_gone;
@@ -21,7 +19,7 @@ impl Router {
     /// Gives control of a session, and its pending requests, to another client.
     pub(super) fn take_over(
         &mut self,
-        session: &Arc<str>,
+        session: &SessionKey,
         old: ClientId,
         new: ClientId,
         output: &mut impl RouterOutput,
@@ -51,7 +49,7 @@ impl Router {
     /// Gives the pending requests of a session to another client. The old client's requests fail, but the turn continues.
     fn hand_over(
         &mut self,
-        session: &Arc<str>,
+        session: &SessionKey,
         old: ClientId,
         new: ClientId,
         output: &mut impl RouterOutput,
@@ -81,7 +79,7 @@ impl Router {
     /// Gives the agent's open requests for a session to another client.
     pub(super) fn hand_over_questions(
         &mut self,
-        session: &Arc<str>,
+        session: &SessionKey,
         old: ClientId,
         new: ClientId,
         output: &mut impl RouterOutput,
@@ -147,9 +145,9 @@ impl Router {
         let Some(state) = self.clients.get(client) else {
             return;
         };
-        let claimed = |session: &Arc<str>| {
+        let claimed = |session: &SessionKey| {
             let claim = self.sessions.get(session)?.claim.as_ref()?;
-            (claim.client != client).then(|| (Arc::clone(session), claim.client))
+            (claim.client != client).then(|| (session.clone(), claim.client))
         };
         let claimed: Vec<_> = state.sessions.iter().filter_map(claimed).collect();
         for (session, claimant) in claimed {
@@ -161,7 +159,7 @@ impl Router {
     pub(super) fn drop_adopted(
         &mut self,
         client: ClientId,
-        session: &Arc<str>,
+        session: &SessionKey,
         output: &mut impl RouterOutput,
     ) {
         let is_controller = self.sessions.get(session).is_some_and(|bound| {
