@@ -136,6 +136,23 @@ fn a_client_cannot_name_another_clients_session_in_a_process_that_it_uses() {
 }
 
 #[test]
+fn a_client_cannot_name_another_clients_ended_session_in_a_process_that_it_uses() {
+    let (mut sim, ..) = two_counters();
+    let shared = sim.session(2, "shared");
+    let params = json!({"sessionId": "s0"});
+    sim.client_sends(2, &request("1", "session/close", &params));
+    sim.agent_answers(&json!({}));
+    sim.disconnect(2);
+    sim.client_sends(1, &claim("8", "session/load", "shared", Some(&shared)));
+    sim.agent_answers(&json!({}));
+    sim.clear();
+    let params = json!({"sessionId": "shared", "sessions": ["s0"]});
+    sim.client_sends(1, &request("1", "_vendor/anything", &params));
+    assert_eq!(code(&sim.client_received(1)), -32010);
+    assert!(sim.output.receivers.is_empty());
+}
+
+#[test]
 fn the_agent_cannot_give_a_client_two_sessions_with_one_id() {
     let (mut sim, ..) = two_counters();
     let shared = sim.session(2, "shared");
