@@ -8,7 +8,7 @@ usage: tests/load/attacks.py [BINARY] [--only NAME,...] [--list] [--tries N] [--
 
 An attack fails if the bystander waits once for more than 50 ms and what the bystander of an idle server beside it waits (the
 noise of the machine), if the server's peak memory is above
-the maximum in README.md under "What it costs", if a process is left, or if a check of the attack itself fails.
+the maximum in docs/costs.md under "Memory", if a process is left, or if a check of the attack itself fails.
 Every attack is bounded in time and number, and uses the loopback only. As root, the server and the bystander have a higher
 priority than the attacking processes and the programs that the server starts.
 
@@ -44,7 +44,7 @@ PAUSE = 0.01
 PYTHON = sys.executable
 PTRACE_SEIZE, PTRACE_O_TRACEEXIT = 0x4206, 0x40
 
-# The server's defaults, which the formula in README.md uses.
+# The server's defaults, which the formula in docs/costs.md uses.
 MAX_MESSAGE, MAX_OUTBOUND, MAX_HEAD, TURN_BYTES = 16 * MIB, 8 * MIB, 16 * KIB, 512 * KIB
 MAX_PATH = 1 * KIB
 DEFLATE_MEMORY = 64 * MIB
@@ -53,8 +53,8 @@ MAX_LOG = 20_000  # bytes a second
 
 
 def allowed(connections=0, held=0, long_messages=False, deflate=False, programs=0):
-    """The maximum of memory by the formula in README.md. `held` is what all connections hold together, `programs` what the
-    limits of an agent, an app and processes add."""
+    """The maximum of memory by the formula in docs/costs.md, but with `held`, what all connections hold together, in place
+    of --memory. `programs` is what the limits of an agent, an app and processes add."""
     most = 5 * MIB + TURN_BYTES + connections * 512 + 2 * held + programs
     if long_messages:
         most += 16 * MIB

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Opens thousands of connections that never finish their request: they send nothing, half a request head, or a byte now and
-then. Meanwhile the server must serve a client, keep its memory within the formula in README.md, and answer heads without
+then. Meanwhile the server must serve a client, keep its memory within the formula in docs/costs.md, and answer heads without
 end with 431. The handshake timeout must close all of them.
 
 usage: tests/load/silent.py [COUNT]      connections, 10,000 by default; OUTRIGGER=target/release/outrigger
