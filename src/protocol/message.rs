@@ -1,8 +1,8 @@
 //! Messages, and their assembly from fragments (RFC 6455 section 5.4).
 
-use super::buffers::{Buffer, Buffers, capacity_for};
 use super::frame::{FrameHeader, OpCode};
-use super::utf8;
+use super::payload::check_utf8;
+use super::shared::{Buffer, Buffers, capacity_for};
 use super::{ProtocolError, Utf8Stream};
 
 /// A complete message, borrowed.
@@ -179,7 +179,7 @@ impl<'a> Payload<'a> {
     /// The message of a single frame with an unmasked payload.
     pub(super) fn whole(opcode: OpCode, payload: &'a [u8]) -> Result<Self, ProtocolError> {
         let message = if opcode == OpCode::Text {
-            Message::Text(utf8::check(payload)?)
+            Message::Text(check_utf8(payload)?)
         } else {
             Message::Binary(payload)
         };

@@ -62,36 +62,28 @@
 //! * *Idle connections are small.* Between two messages, a connection without compression owns no heap memory.
 //! * *The first close reason stands.* Later ones do not replace it.
 
-mod buffers;
 pub mod client;
 mod close;
 pub mod deflate;
 pub mod driver;
-mod error;
 mod frame;
 pub mod handshake;
 pub mod http;
 mod input;
-mod mask;
 pub(crate) mod message;
+mod payload;
 pub mod proxy;
-mod time;
-mod timeout;
-mod utf8;
+mod shared;
 mod websocket;
 
-pub use buffers::{Buffer, Buffers};
-pub use close::{Cause, CloseCode, CloseReason};
-pub use error::ProtocolError;
+pub use close::{Cause, CloseCode, CloseReason, ProtocolError};
 pub use frame::{FrameHeader, OpCode, Role, SentHeader, encode_frame};
 pub use handshake::Accept;
 pub use http::{HttpConnection, HttpEvent, HttpState, Rejection, Request, Response, StatusCode};
-pub use input::Input;
-pub use mask::{RandomSource, apply_mask};
+pub use input::{Input, NextStep, Time, Timeout, Timeouts};
 pub use message::{Message, OwnedMessage, OwnedPayload, Payload};
-pub use time::{Time, Timeouts};
-pub use timeout::{NextStep, Timeout};
-pub use utf8::Utf8Stream;
+pub use payload::{RandomSource, Utf8Stream, apply_mask};
+pub use shared::{Buffer, Buffers};
 pub use websocket::{FrameCounts, Shared, State, WebSocket};
 
 /// The limits on what a peer can make a connection hold.

@@ -22,8 +22,6 @@ mod codec;
 mod codec;
 mod offer;
 #[cfg(feature = "deflate")]
-mod squeeze;
-#[cfg(feature = "deflate")]
 mod zlib;
 
 pub(super) use codec::Unfinished;
@@ -32,7 +30,7 @@ pub use codec::{Codec, Compression};
 pub use codec::{CompressionFailed, SLICE, Squeeze};
 pub use offer::{Agreement, InvalidAgreement, Offer};
 #[cfg(feature = "deflate")]
-pub use squeeze::{CompressionFailed, SLICE, Squeeze};
+pub use zlib::{CompressionFailed, SLICE, Squeeze};
 
 use crate::protocol::{Accept, Rejection};
 

@@ -1,7 +1,7 @@
 //! The body of a request, assembled as it arrives (RFC 9112 sections 6 and 7).
 
 use super::head::Framing;
-use super::response::{Rejection, StatusCode};
+use super::rejection::{Rejection, StatusCode};
 use crate::protocol::Input;
 
 /// The maximum number of bytes of chunk extensions and trailer fields in a body. They are ignored.

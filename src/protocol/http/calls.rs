@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::body::Body;
-use super::connection::{HttpConnection, HttpState};
-use super::date::HttpDate;
 use super::head::Request;
-use super::response::{AfterResponse, Rejection, Response, Terms, write_chunk, write_stream_head};
+use super::rejection::Rejection;
+use super::response::{AfterResponse, HttpDate, Response, Terms, write_chunk, write_stream_head};
+use super::{HttpConnection, HttpState};
 use crate::protocol::Time;
 
 /// The interim response to a client that waits before it sends the body (RFC 9110 section 15.2.1).

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::response::{Rejection, StatusCode};
+use super::rejection::{Rejection, StatusCode};
 use super::trace::TraceParent;
 
 /// The upper bound of [`Limits::max_headers`](crate::Limits::max_headers).

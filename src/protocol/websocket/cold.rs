@@ -7,8 +7,8 @@ use crate::protocol::Time;
 use crate::protocol::close::{CloseCode, CloseReason};
 use crate::protocol::deflate::{Codec, Unfinished};
 use crate::protocol::frame::{FrameHeader, MAX_HEADER, OpCode};
-use crate::protocol::mask::MaskKeys;
 use crate::protocol::message::{Assembly, Payload};
+use crate::protocol::payload::MaskKeys;
 
 /// State that exists only while a frame or a message is incomplete.
 #[derive(Debug, Default)]

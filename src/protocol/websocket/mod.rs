@@ -8,20 +8,18 @@
 
 mod cold;
 mod frames;
-mod inflate;
-mod shared;
 mod timeouts;
 
-pub use shared::{FrameCounts, Shared};
+pub use super::shared::{FrameCounts, Shared};
 
 use self::cold::ColdState;
 use super::close::{Cause, CloseCode, CloseReason, close_payload, parse_close};
 use super::deflate::Codec;
 use super::frame::{OpCode, SentHeader, encode_frame};
 use super::handshake::{Accept, Upgrade};
-use super::mask::{MaskKeys, RandomSource};
 use super::message::{Message, Payload};
-use super::{Input, NextStep, ProtocolError, Time, apply_mask, utf8};
+use super::payload::{MaskKeys, RandomSource, check_utf8};
+use super::{Input, NextStep, ProtocolError, Time, apply_mask};
 
 /// The state of a [`WebSocket`], RFC 6455 sections 4.1 and 7.1. The state CONNECTING is an
 /// [`HttpConnection`](super::HttpConnection).
@@ -270,7 +268,7 @@ impl WebSocket {
             return Some(Message::Binary(payload));
         }
         shared.frames.count(OpCode::Text);
-        match utf8::check(payload) {
+        match check_utf8(payload) {
             Ok(text) => Some(Message::Text(text)),
             Err(error) => {
                 self.fail(now, error, input, out);
