@@ -4,8 +4,6 @@
 
 #[cfg(feature = "server")]
 mod account;
-#[cfg(feature = "client")]
-mod arguments;
 #[cfg(feature = "server")]
 mod child_process;
 #[cfg(feature = "server")]
@@ -13,44 +11,39 @@ mod clock;
 #[cfg(feature = "server")]
 mod descriptors;
 #[cfg(feature = "server")]
-mod memory;
-#[cfg(feature = "server")]
 mod orphans;
+#[cfg(feature = "server")]
+mod process;
 #[cfg(feature = "server")]
 mod process_tree;
 #[cfg(feature = "server")]
 mod pty;
 #[cfg(feature = "server")]
 mod random;
-#[cfg(feature = "cli")]
-mod signals;
 #[cfg(feature = "server")]
 mod sockets;
 #[cfg(feature = "client")]
 mod terminal;
-mod text;
 mod wide;
 
 #[cfg(feature = "server")]
 pub(crate) use account::Account;
-#[cfg(feature = "client")]
-pub(crate) use arguments::mask_arguments;
 #[cfg(feature = "server")]
 pub(crate) use child_process::{ChildProcess, StartOptions, code_or_signal, exit_descriptor};
 #[cfg(feature = "server")]
 pub(crate) use clock::{elapsed_nanos, monotonic_nanos};
 #[cfg(feature = "server")]
-pub(crate) use descriptors::NonblockingFd;
-#[cfg(feature = "server")]
-pub(crate) use descriptors::{is_exhausted, raise_descriptor_limit, unsent_bytes};
-#[cfg(feature = "cli")]
-pub(crate) use memory::granted_memory;
-#[cfg(feature = "server")]
-pub(crate) use memory::{drop_code, trim_heap};
+pub(crate) use descriptors::{NonblockingFd, is_exhausted, raise_descriptor_limit, unsent_bytes};
 #[cfg(feature = "server")]
 pub(crate) use orphans::{
     Reaper, SystemProcessTable, become_subreaper, kill_orphans, reap_orphans, signal_orphans, usage,
 };
+#[cfg(feature = "client")]
+pub(crate) use process::mask_arguments;
+#[cfg(feature = "server")]
+pub(crate) use process::{drop_code, trim_heap};
+#[cfg(feature = "cli")]
+pub(crate) use process::{granted_memory, unblock_signals};
 #[cfg(feature = "server")]
 pub(crate) use process_tree::ProcessTrees;
 #[cfg(feature = "server")]
@@ -59,8 +52,6 @@ pub use pty::TerminalSize;
 pub(crate) use pty::{open_pty, read_output, set_terminal_size};
 #[cfg(feature = "server")]
 pub(crate) use random::{random_bytes, random_uuid};
-#[cfg(feature = "cli")]
-pub(crate) use signals::unblock_signals;
 #[cfg(feature = "server")]
 pub(crate) use sockets::{
     ListeningSocket, check_socket_path, inherited_listener, is_connected, tcp_listener,
@@ -70,8 +61,7 @@ pub(crate) use sockets::{
 pub(crate) use sockets::{keep_from_children, take_descriptor};
 #[cfg(feature = "client")]
 pub(crate) use terminal::{RawMode, is_terminal_raw, restore_terminal, terminal_size};
-pub(crate) use text::ascii_text;
-pub(crate) use wide::xor_words;
+pub(crate) use wide::{ascii_text, xor_words};
 
 /// Whether the terminal of this process is in raw mode. A build without `attach` never changes it.
 #[cfg(all(feature = "cli", not(feature = "client")))]
