@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 
-use super::addresses::{is_unspecified, own_names};
+use super::announce::{is_unspecified, own_names};
 use super::commands::{Command, ProgramArg, demo_routes};
 use super::flags::Flag;
 use super::settings::{ListenFlag, Settings};

@@ -1,11 +1,11 @@
-//! The text of `--help`, made from the tables of commands and flags.
+//! The texts of `--help`, made from the tables of commands and flags, and of `--version`.
 
 use std::iter;
 
-use super::colors::Colors;
 use super::commands::{Command, Serves};
-use super::examples;
 use super::flags::{Flag, Group};
+use super::output::Colors;
+use crate::demo::{EXAMPLES, Example};
 
 /// The columns of a line.
 const WIDTH: usize = 100;
@@ -36,7 +36,7 @@ pub(super) fn overview(colors: Colors) -> String {
         "\n{}\n",
         colors.heading("Example programs, for the commands above:")
     ));
-    for example in examples::ALL {
+    for example in EXAMPLES {
         describe(example.name, example.summary, NAMES, colors, &mut text);
     }
     text.push_str(&format!("\n{}\n", colors.heading("Options:")));
@@ -169,11 +169,11 @@ The programs that 'outrigger demo' runs. They use their standard streams and tak
 
 "
     .to_owned();
-    for example in examples::ALL {
+    for example in EXAMPLES {
         describe(example.name, example.about, NAMES, colors, &mut text);
     }
     text.push_str(&format!("\n{}\n", colors.heading("Examples:")));
-    for examples::Example { name, command, .. } in examples::ALL {
+    for Example { name, command, .. } in EXAMPLES {
         let line = format!("outrigger {command} -- outrigger {name}");
         text.push_str(&format!("  {}\n", colors.name(&line)));
     }
@@ -198,4 +198,45 @@ fn describe(name: &str, description: &str, indent: usize, colors: Colors, text: 
         gap = " ";
     }
     text.push('\n');
+}
+
+/// The features that a program can have.
+const FEATURES: &[(&str, bool)] = &[
+    ("cli", cfg!(feature = "cli")),
+    ("client", cfg!(feature = "client")),
+    ("deflate", cfg!(feature = "deflate")),
+    ("mcp", cfg!(feature = "mcp")),
+    ("server", cfg!(feature = "server")),
+    ("tls", cfg!(feature = "tls")),
+    ("web", cfg!(feature = "web")),
+];
+
+/// The commit that the program is built from, and whether its sources were modified. Empty if that is not known.
+const COMMIT: &str = env!("OUTRIGGER_COMMIT");
+
+/// The date of the sources in seconds since 1970. Empty if it is not known.
+const DATE: &str = env!("OUTRIGGER_DATE");
+
+/// `outrigger 0.1.0 (COMMIT)` and the features, on a line each.
+pub(super) fn version() -> String {
+    let commit = match COMMIT {
+        "" => String::new(),
+        commit => format!(" ({commit})"),
+    };
+    let features = FEATURES.iter().filter(|(_, is_built_in)| *is_built_in);
+    let features: Vec<_> = features.map(|(name, _)| *name).collect();
+    let number = env!("CARGO_PKG_VERSION");
+    format!(
+        "outrigger {number}{commit}\nfeatures: {}\n",
+        features.join(" ")
+    )
+}
+
+/// The date of the sources as `2026-01-31`, if it is known.
+pub(super) fn source_date() -> Option<String> {
+    let since_1970 = std::time::Duration::from_secs(DATE.parse().ok()?);
+    let time = std::time::UNIX_EPOCH.checked_add(since_1970)?;
+    let mut date = humantime::format_rfc3339_seconds(time).to_string();
+    date.truncate("2026-01-31".len());
+    Some(date)
 }

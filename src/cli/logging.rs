@@ -2,7 +2,6 @@
 
 mod json;
 mod limiter;
-mod recent;
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal};
@@ -13,10 +12,9 @@ use std::time::{Duration, Instant, SystemTime};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use serde_json::{Map, Value};
 
+use self::json::Recent;
 use self::limiter::{Limiter, Rate};
-use self::recent::Recent;
-use super::colors::Colors;
-use super::line_output::LineOutput;
+use super::output::{Colors, LineOutput};
 use crate::Metrics;
 use crate::sys::{NonblockingFd, is_terminal_raw};
 

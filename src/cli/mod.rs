@@ -3,41 +3,34 @@
 //! Commands are defined in `commands`, and flags in `flags`, each in one place: the parser, the help, the manual page, the
 //! completions of shells, the configuration file and the tests all read these tables.
 
-mod addresses;
 mod announce;
 #[cfg(feature = "client")]
 mod client;
-mod colors;
 mod commands;
 mod completions;
 mod config_file;
 mod defaults;
-mod examples;
 mod flags;
 mod help;
-mod invocation;
-mod line_output;
 mod logging;
-mod lookup;
 mod manual;
+mod output;
 mod parser;
+mod programs;
 mod run;
 mod settings;
-mod suggest;
 #[cfg(feature = "tls")]
 mod tls;
-mod token;
 mod values;
-mod version;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use self::colors::Colors;
 use self::commands::Command;
+use self::commands::token::TokenCommand;
+use self::output::Colors;
 use self::parser::parse;
 use self::settings::Settings;
-use self::token::TokenCommand;
 use crate::sys::unblock_signals;
 
 /// How the program ends.
@@ -111,7 +104,7 @@ pub fn main() -> ExitCode {
             Ok(()) => Outcome::Clean,
             Err(error) => fail(&error.to_string(), Outcome::Failure),
         },
-        Ok(Action::Token(command)) => token::run(&command),
+        Ok(Action::Token(command)) => commands::token::run(&command),
         Ok(Action::Run(command, settings)) => run::run(command, *settings),
         Err(error) => fail(&error.message, error.outcome),
     };

@@ -9,15 +9,13 @@ use std::time::Duration;
 use log::LevelFilter;
 use rustix::io::Errno;
 
-use super::addresses::reached_at;
-use super::announce::{Announcement, AnnouncementContent};
+use super::announce::{Announcement, AnnouncementContent, reached_at};
 use super::commands::{Command, ProgramArg, Serves, ServiceParams};
-use super::invocation;
-use super::line_output::LineOutput;
 use super::logging::DefaultLevels;
+use super::output::LineOutput;
 use super::parser::parse;
 use super::settings::{ListenFlag, Settings};
-use super::{Action, Outcome, fail, logging, print};
+use super::{Action, Outcome, fail, logging, print, programs};
 #[cfg(feature = "tls")]
 use crate::TlsConfig;
 use crate::demo::Demo;
@@ -323,7 +321,7 @@ fn demo_text(settings: &Settings, reached: &[ListenAddress]) -> String {
     let mut text = String::new();
     if let Some(address) = reached.iter().find(|address| address.tcp().is_some()) {
         let demo = Demo {
-            program: invocation::command(),
+            program: programs::own_command(),
             address,
             token: settings.generated_token(),
             needs_token: !settings.server.access.tokens.is_empty(),

@@ -11,7 +11,7 @@ use super::client::ClientSettings;
 use super::commands::Command;
 use super::flags::Flag;
 use super::logging::LogFormat;
-use super::lookup;
+use super::programs;
 #[cfg(feature = "tls")]
 use super::tls::TlsFlags;
 #[cfg(feature = "deflate")]
@@ -188,7 +188,7 @@ impl Settings {
         for (_, service) in self.services(command) {
             if let Some(name) = service.program.first() {
                 let found =
-                    lookup::find(name, service.terminal.cwd.as_deref(), &service.terminal.env);
+                    programs::find(name, service.terminal.cwd.as_deref(), &service.terminal.env);
                 found.map_err(|error| service.in_route(command, error))?;
             }
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::OFlags;
 
-use super::addresses::{own_names, reached_at};
+use super::announce::{own_names, reached_at};
 use super::settings::{ListenFlag, Settings};
 use crate::{ListenAddress, TlsConfig, TlsError, TlsIdentity};
 

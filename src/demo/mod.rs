@@ -1,5 +1,5 @@
 //! The parts of `outrigger demo` that are not services of the library: what it prints, and example programs for the services,
-//! so that the demo needs nothing installed.
+//! each of which is a command of its own, so that the demo needs nothing installed.
 
 mod agent;
 mod app;
@@ -7,12 +7,53 @@ mod app;
 mod mcp;
 
 use std::fmt::Write;
+use std::io;
 
 use crate::{ListenAddress, Token};
-pub(crate) use agent::run as run_agent;
-pub(crate) use app::run as run_app;
-#[cfg(feature = "mcp")]
-pub(crate) use mcp::run as run_mcp;
+
+/// A program that uses its standard streams and takes no arguments.
+#[derive(Debug)]
+pub(crate) struct Example {
+    pub(crate) name: &'static str,
+    /// What it is, in one line of the overview.
+    pub(crate) summary: &'static str,
+    pub(crate) about: &'static str,
+    /// The command that serves it.
+    pub(crate) command: &'static str,
+    pub(crate) run: fn() -> io::Result<()>,
+}
+
+pub(crate) const EXAMPLES: &[Example] = &[
+    Example {
+        name: "example-agent",
+        summary: "an agent of the Agent Client Protocol without a model",
+        about: "an agent of the Agent Client Protocol: keeps sessions, streams its answers, asks for permission, can be cancelled. It uses no model",
+        command: "agent",
+        run: agent::run,
+    },
+    Example {
+        name: "example-app",
+        summary: "a chat room",
+        about: "a chat room",
+        command: "app",
+        run: app::run,
+    },
+    #[cfg(feature = "mcp")]
+    Example {
+        name: "example-mcp",
+        summary: "an MCP server with three tools",
+        about: "a server of the Model Context Protocol with three tools",
+        command: "mcp",
+        run: mcp::run,
+    },
+];
+
+impl Example {
+    /// The program of this name.
+    pub(crate) fn find(name: &str) -> Option<&'static Self> {
+        EXAMPLES.iter().find(|example| example.name == name)
+    }
+}
 
 /// What the demo prints.
 #[derive(Debug)]

@@ -1,23 +1,15 @@
-//! The commands. A command's file is its whole definition: name, help, flags, and the service that it runs.
+//! The commands. The definition of a command is its name, help, flags, and the service that it runs.
 
 mod agent;
-mod app;
-#[cfg(feature = "client")]
-mod attach;
-mod completions;
 #[cfg(feature = "client")]
 mod connect;
-mod demo;
-mod echo;
 mod help;
-mod man;
 #[cfg(feature = "mcp")]
 mod mcp;
 mod pipe;
 mod processes;
 mod serve;
-mod terminal;
-mod token;
+pub(super) mod token;
 
 use std::io;
 use std::time::Duration;
@@ -117,22 +109,22 @@ impl Command {
     /// All commands, in the order of the help.
     pub(super) const ALL: &'static [&'static Self] = &[
         &agent::AGENT,
-        &terminal::TERMINAL,
+        &processes::TERMINAL,
         &processes::PROCESSES,
-        &app::APP,
+        &pipe::APP,
         #[cfg(feature = "mcp")]
         &mcp::MCP,
         &pipe::PIPE,
-        &echo::ECHO,
+        &pipe::ECHO,
         &serve::SERVE,
-        &demo::DEMO,
+        &serve::DEMO,
         #[cfg(feature = "client")]
         &connect::CONNECT,
         #[cfg(feature = "client")]
-        &attach::ATTACH,
+        &connect::ATTACH,
         &token::TOKEN,
-        &completions::COMPLETIONS,
-        &man::MAN,
+        &help::COMPLETIONS,
+        &help::MAN,
         &help::HELP,
     ];
 
@@ -203,4 +195,4 @@ impl Command {
     }
 }
 
-pub(super) use demo::routes as demo_routes;
+pub(super) use serve::routes as demo_routes;

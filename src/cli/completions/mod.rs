@@ -5,8 +5,8 @@ mod fish;
 mod zsh;
 
 use super::commands::{Command, ProgramArg};
-use super::examples;
 use super::flags::Flag;
+use crate::demo::EXAMPLES;
 
 /// A shell that can complete the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Shell {
 fn commands() -> impl Iterator<Item = (&'static str, &'static str)> {
     let commands = Command::ALL.iter();
     let commands = commands.map(|command| (command.name, command.summary));
-    let programs = examples::ALL.iter();
+    let programs = EXAMPLES.iter();
     commands.chain(programs.map(|example| (example.name, brief(example.about))))
 }
 

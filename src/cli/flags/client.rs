@@ -4,10 +4,8 @@ use super::super::values::duration;
 use super::access::TOKEN_FILE;
 #[cfg(feature = "deflate")]
 use super::limits::DEFLATE;
-use super::limits::MAX_MESSAGE;
-use super::program::{LOG, LOG_FORMAT};
-use super::resume::NO_RESUME;
-use super::timeouts::{PING_INTERVAL, PING_TIMEOUT};
+use super::limits::{MAX_MESSAGE, NO_RESUME, PING_INTERVAL, PING_TIMEOUT};
+use super::shared::{LOG, LOG_FORMAT};
 use super::{Flag, Takes, put, samples};
 use crate::protocol::client::is_reserved;
 

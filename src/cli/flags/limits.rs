@@ -1,12 +1,14 @@
-//! Flags that limit what clients can make the server hold or do, and the flags of compression.
+//! Flags that limit what clients can make the server hold or do, and how long a client or the end of the server may take;
+//! the flags of compression and of resumable connections.
 
 use std::num::NonZeroU32;
 
-use super::super::values::{number, size};
+use super::super::settings::Settings;
+use super::super::values::{duration, number, size};
 use super::{Flag, Takes, put, samples};
-use crate::Config;
 use crate::protocol::http::MAX_HEADERS;
 use crate::server::is_node_name;
+use crate::{Config, ResumeConfig};
 
 pub(super) const MAX_MESSAGE: Flag = Flag {
     name: "max-message",
@@ -278,4 +280,110 @@ pub(super) const FLAGS: &[Flag] = &[
         rejects: &["0"],
         ..Flag::BASE
     },
+];
+
+pub(super) const PING_INTERVAL: Flag = Flag {
+    name: "ping-interval",
+    takes: Takes::One("TIME"),
+    default: Some("20s"),
+    help: "time between two PINGs; 0 sends none",
+    set: |settings, value| put(&mut settings.server.timeouts.ping_interval, duration(value)),
+    ..Flag::BASE
+};
+
+pub(super) const PING_TIMEOUT: Flag = Flag {
+    name: "ping-timeout",
+    takes: Takes::One("TIME"),
+    default: Some("20s"),
+    help: "how long to wait for any byte from the client after a PING, or after the client last took output; 0 means no limit",
+    set: |settings, value| put(&mut settings.server.timeouts.ping_timeout, duration(value)),
+    ..Flag::BASE
+};
+
+pub(super) const TIMEOUT_FLAGS: &[Flag] = &[
+    Flag {
+        name: "handshake-timeout",
+        takes: Takes::One("TIME"),
+        default: Some("10s"),
+        help: "how long a client may take for the whole request head, and again for its body; a slower one gets 408",
+        set: |settings, value| put(&mut settings.server.timeouts.handshake, duration(value)),
+        ..Flag::BASE
+    },
+    PING_INTERVAL,
+    PING_TIMEOUT,
+    Flag {
+        name: "idle-timeout",
+        takes: Takes::One("TIME"),
+        default: Some("off"),
+        default_note: Some("agent: 5m"),
+        help: "close clients with 1001 after this time without a message in either direction and without a waiting request. The default does not apply to clients of an agent that have a session or their own process",
+        set: |settings, value| put(&mut settings.server.timeouts.idle, duration(value)),
+        ..Flag::BASE
+    },
+    Flag {
+        name: "close-timeout",
+        takes: Takes::One("TIME"),
+        default: Some("5s"),
+        help: "how long a connection may last after the server's CLOSE, or after the last answer to a call; extended while the client reads at least 1 KiB/s",
+        set: |settings, value| put(&mut settings.server.timeouts.close, duration(value)),
+        ..Flag::BASE
+    },
+    Flag {
+        name: "drain-timeout",
+        takes: Takes::One("TIME"),
+        default: Some("10s"),
+        help: "how long SIGTERM waits for pending answers and for clients to disconnect, and then again for programs",
+        set: |settings, value| {
+            let time = duration(value).map(Option::unwrap_or_default);
+            put(&mut settings.server.drain_timeout, time)
+        },
+        ..Flag::BASE
+    },
+];
+
+fn config(settings: &mut Settings) -> &mut ResumeConfig {
+    settings.server.resume.get_or_insert_default()
+}
+
+pub(super) const NO_RESUME: Flag = Flag {
+    name: "no-resume",
+    help: "offer no resumable connections; in the configuration file also a setting of a route",
+    for_routes: true,
+    ..Flag::BASE
+};
+
+pub(super) const RESUME_FLAGS: &[Flag] = &[
+    Flag {
+        name: "resume-grace",
+        takes: Takes::One("TIME"),
+        default: Some("5m"),
+        help: "how long a client whose connection was cut may take to resume it, counted from the end of the client's pending work",
+        set: |settings, value| {
+            let time = duration(value).map(Option::unwrap_or_default);
+            put(&mut config(settings).grace, time)
+        },
+        ..Flag::BASE
+    },
+    Flag {
+        name: "resume-limit",
+        takes: Takes::One("TIME"),
+        default: Some("12h"),
+        help: "how long a client whose connection was cut may take to resume it in any case",
+        set: |settings, value| {
+            let time = duration(value).map(Option::unwrap_or_default);
+            put(&mut config(settings).limit, time)
+        },
+        ..Flag::BASE
+    },
+    Flag {
+        name: "resume-buffer",
+        takes: Takes::One("BYTES"),
+        default: Some("4MiB"),
+        help: "maximum unconfirmed messages kept for one resumable client, not counting the longest one; a client that exceeds it is disconnected with 1008",
+        set: |settings, value| put(&mut config(settings).buffer, size(value, 4096..=1 << 40)),
+        accepts: samples(&["4096", "1GiB"]),
+        rejects: &["4095", "lots"],
+        ..Flag::BASE
+    },
+    NO_RESUME,
 ];
