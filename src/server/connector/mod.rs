@@ -1,4 +1,4 @@
-//! Outgoing connections: URLs, settings, name resolution, proxies, and the state of a connection until it is open.
+//! Outgoing connections: settings, URLs, name resolution, proxies, and the state of a connection until it is open.
 //! [`connecting`](super::connecting) opens them in the loop.
 
 mod answer;
@@ -6,7 +6,6 @@ mod error;
 mod outgoing;
 mod proxies;
 mod resolver;
-mod settings;
 mod target;
 
 pub(super) use self::answer::handle_answer;
@@ -14,6 +13,265 @@ pub use self::error::ConnectError;
 pub(super) use self::outgoing::{Failures, Outgoing, Phase, Returning};
 pub use self::proxies::Proxies;
 pub(super) use self::resolver::{Resolved, Resolver};
-pub use self::settings::{Connect, Retry};
 pub(super) use self::target::Place;
 pub use self::target::{ParseTargetError, Target};
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use super::policy::Token;
+use super::stream::Stream;
+#[cfg(feature = "tls")]
+use super::tls::{ClientTls, TlsStream};
+use crate::protocol::client::{HandshakeRequest, is_field, is_reserved};
+
+/// When to try again after an attempt has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Retry {
+    /// Whether to try again before a connection was opened for the first time.
+    pub first: bool,
+    /// How long to try before giving up. The time during which the machine sleeps does not count.
+    pub give_up: Duration,
+}
+
+impl Retry {
+    /// The default of `give_up`: an hour.
+    pub const GIVE_UP: Duration = Duration::from_secs(3600);
+
+    /// Sets whether to try again before a connection was opened for the first time.
+    #[must_use]
+    pub fn with_first(self, first: bool) -> Self {
+        Self { first, ..self }
+    }
+
+    /// Sets how long to try before giving up.
+    #[must_use]
+    pub fn with_give_up(self, give_up: Duration) -> Self {
+        Self { give_up, ..self }
+    }
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self {
+            first: true,
+            give_up: Self::GIVE_UP,
+        }
+    }
+}
+
+/// The settings of an outgoing connection, for [`Context::connect`](crate::Context::connect).
+///
+/// ```
+/// use std::time::Duration;
+/// use outrigger::{Connect, Token};
+///
+/// let connect = Connect::new("ws://127.0.0.1:7070/acp".parse()?)
+///     .with_token(Token::new("s3cret").expect("a token"))
+///     .with_timeout(Duration::from_secs(5))
+///     .resumable();
+/// # Ok::<(), outrigger::ParseTargetError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Connect {
+    pub(in crate::server) target: Target,
+    token: Option<Token>,
+    fields: Vec<(String, String)>,
+    protocols: Vec<String>,
+    deflate: bool,
+    pub(in crate::server) timeout: Duration,
+    pub(in crate::server) retry: Option<Retry>,
+    pub(in crate::server) resumable: bool,
+    pub(in crate::server) proxies: Proxies,
+    #[cfg(feature = "tls")]
+    pub(in crate::server) tls: ClientTls,
+}
+
+impl Connect {
+    /// The default time limit of an attempt.
+    pub const TIMEOUT: Duration = Duration::from_secs(10);
+
+    /// Connects to `target` directly, without retries. The token of the target is presented to the server.
+    #[must_use]
+    pub fn new(target: Target) -> Self {
+        Self {
+            token: target.token().cloned(),
+            target,
+            fields: Vec::new(),
+            protocols: Vec::new(),
+            deflate: false,
+            timeout: Self::TIMEOUT,
+            retry: None,
+            resumable: false,
+            proxies: Proxies::default(),
+            #[cfg(feature = "tls")]
+            tls: ClientTls::default(),
+        }
+    }
+
+    /// Presents this token to the server, as `Authorization: Bearer`.
+    #[must_use]
+    pub fn with_token(self, token: Token) -> Self {
+        Self {
+            token: Some(token),
+            ..self
+        }
+    }
+
+    /// Adds a header field to the handshake. Returns `None` if it contains characters that HTTP does not allow, or if the
+    /// handshake sets the field itself.
+    #[must_use]
+    pub fn with_field(mut self, name: &str, value: &str) -> Option<Self> {
+        self.fields.push((name.to_owned(), value.to_owned()));
+        (is_field(name, value) && !is_reserved(name)).then_some(self)
+    }
+
+    /// Offers a subprotocol. Earlier ones are preferred.
+    #[must_use]
+    pub fn with_protocol(mut self, name: impl Into<String>) -> Self {
+        self.protocols.push(name.into());
+        self
+    }
+
+    /// Offers permessage-deflate. [`Config::deflate`](crate::Config) must be set, too.
+    #[cfg(feature = "deflate")]
+    #[must_use]
+    pub fn with_deflate(self, deflate: bool) -> Self {
+        Self { deflate, ..self }
+    }
+
+    /// Limits the time of an attempt, from the resolution of the name to the response of the server.
+    #[must_use]
+    pub fn with_timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// Tries again when an attempt fails.
+    #[must_use]
+    pub fn with_retry(self, retry: Retry) -> Self {
+        Self {
+            retry: Some(retry),
+            ..self
+        }
+    }
+
+    /// Asks for a resumable connection. If it is cut, the loop connects again, and no message is lost or repeated.
+    /// [`Config::resume`](crate::Config), or its default, limits the messages that are kept meanwhile.
+    #[must_use]
+    pub fn resumable(self) -> Self {
+        Self {
+            resumable: true,
+            retry: Some(self.retry.unwrap_or(Retry {
+                first: false,
+                ..Retry::default()
+            })),
+            ..self
+        }
+    }
+
+    /// Uses these HTTP proxies.
+    #[must_use]
+    pub fn with_proxies(self, proxies: Proxies) -> Self {
+        Self { proxies, ..self }
+    }
+
+    /// Sets how the server's certificate is verified.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn with_tls(self, tls: ClientTls) -> Self {
+        Self { tls, ..self }
+    }
+
+    /// Where to connect to.
+    #[must_use]
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// The target, to change its parameters before the next connection.
+    #[must_use]
+    pub fn target_mut(&mut self) -> &mut Target {
+        &mut self.target
+    }
+
+    /// The request of the handshake. `resume` is the value of the field Outrigger-Resume.
+    pub(in crate::server) fn request(
+        &self,
+        resume: Option<&str>,
+        has_compression: bool,
+    ) -> HandshakeRequest {
+        let mut request =
+            HandshakeRequest::new(self.target.authority(), self.target.request_target());
+        for name in &self.protocols {
+            request = request.with_protocol(name);
+        }
+        if self.deflate && has_compression {
+            request = request.with_deflate();
+        }
+        if let Some(token) = &self.token {
+            request = request.with_field("Authorization", format!("Bearer {}", token.reveal()));
+        }
+        if let Some(resume) = resume {
+            request = request.with_field("Outrigger-Resume", resume);
+        }
+        for (name, value) in &self.fields {
+            request = request.with_field(name, value);
+        }
+        request
+    }
+}
+
+impl Connect {
+    /// Whether to request a resumable connection.
+    pub(in crate::server) fn is_resumable(&self) -> bool {
+        self.resumable
+    }
+
+    /// The host and port to ask the proxy for, and the credentials for the proxy. `None` without a proxy.
+    pub(in crate::server) fn tunnel(&self) -> Option<(String, Option<&str>)> {
+        let proxy = self.proxies.find(&self.target)?;
+        let credentials = proxy.credentials.as_ref();
+        Some((
+            self.target.host_and_port(),
+            credentials.map(|secret| secret.0.as_str()),
+        ))
+    }
+
+    /// Begins TLS on a socket.
+    pub(in crate::server) fn encrypt(&self, socket: Stream) -> Result<Stream, ConnectError> {
+        #[cfg(feature = "tls")]
+        {
+            let stream = TlsStream::connect(socket, &self.tls, self.target.server_name());
+            stream.map(Stream::Tls).map_err(|error| ConnectError::Tls {
+                message: error.to_string(),
+                is_certificate: true,
+            })
+        }
+        #[cfg(not(feature = "tls"))]
+        {
+            drop(socket);
+            Err(ConnectError::Invalid("this build has no TLS".to_owned()))
+        }
+    }
+
+    /// Where to connect to: the server, or its proxy.
+    pub(in crate::server) fn place(&self) -> Cow<'_, Place> {
+        match self.proxies.find(&self.target) {
+            Some(proxy) => Cow::Owned(Place::Tcp {
+                host: proxy.host.clone(),
+                port: proxy.port,
+            }),
+            None => Cow::Borrowed(&self.target.place),
+        }
+    }
+
+    pub(in crate::server) fn check(&self) -> Result<(), ConnectError> {
+        if self.request(None, false).is_valid() {
+            Ok(())
+        } else {
+            let why = "the URL or a header field contains characters that HTTP does not allow";
+            Err(ConnectError::Invalid(why.to_owned()))
+        }
+    }
+}

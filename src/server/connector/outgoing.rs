@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Connect;
 use super::error::ConnectError;
-use super::settings::Connect;
 use crate::protocol::Time;
 use crate::protocol::client::{ClientHandshake, HandshakeError};
 use crate::server::id::ClientId;

@@ -16,10 +16,9 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use super::credential::Secret;
+use super::credential::{Secret, TOKEN_PROTOCOL};
 use super::links::Links;
 use super::protected_resource::ProtectedResource;
-use super::token::TOKEN_PROTOCOL;
 use super::tokens::{CredentialId, Tokens};
 use crate::protocol::{Rejection, Request, StatusCode};
 use crate::server::ListenAddress;

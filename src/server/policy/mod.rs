@@ -4,13 +4,10 @@
 mod access;
 mod addresses;
 mod credential;
-mod failures;
 mod forwarding;
 mod links;
-mod peers;
 mod principal;
 mod protected_resource;
-mod token;
 mod tokens;
 
 pub use access::Access;
@@ -18,21 +15,19 @@ pub use access::Access;
 pub(crate) use access::RejectionHints;
 pub(in crate::server) use access::RequestSource;
 pub(crate) use access::percent_decode;
-pub(in crate::server) use addresses::Addresses;
-pub use credential::{Credential, ParseSecretError, Secret};
-pub(in crate::server) use failures::{Failures, REJECTION_DELAY};
+pub(in crate::server) use addresses::{Addresses, Failures, REJECTION_DELAY};
+pub use credential::{Credential, ParseSecretError, Secret, Token};
+pub(crate) use credential::{is_token_protocol, without_token};
+pub use forwarding::{ParsePeersError, Peers};
 pub(in crate::server) use forwarding::{
     client as forwarded_client, is_one_of, user as forwarded_user,
 };
 pub use links::LinkTarget;
 pub(in crate::server) use links::{Link, Links};
-pub use peers::{ParsePeersError, Peers};
 #[cfg(feature = "tls")]
 pub(in crate::server) use principal::is_plain_name;
 pub use principal::{ParseScopeError, Principal, Scope};
 pub use protected_resource::{ParseResourceError, ProtectedResource};
-pub use token::Token;
-pub(crate) use token::{is_token_protocol, without_token};
 pub(in crate::server) use tokens::CredentialId;
 #[cfg(feature = "cli")]
 pub(crate) use tokens::words;

@@ -1,8 +1,7 @@
 //! The settings of TLS for outgoing connections.
 
-use std::fmt;
-use std::io;
 use std::sync::{Arc, OnceLock};
+use std::{fmt, io};
 
 use rustls::ClientConfig;
 use rustls::client::Resumption;
@@ -10,8 +9,8 @@ use rustls::crypto::ring::default_provider;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::version::{TLS12, TLS13};
 
+use super::certificates::{TlsIdentity, parse_fingerprint};
 use super::config::{ALPN, TlsError, authorities, certified_key};
-use super::identity::{TlsIdentity, parse_fingerprint};
 use super::trust::{Trusted, Verifier};
 
 /// The maximum number of sessions that are kept for resumption: 8 for each of 4 servers.

@@ -13,9 +13,8 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
 use rustls::{InconsistentKeys, RootCertStore, ServerConfig};
 
-use super::identity::{TlsIdentity, certificates};
-use super::verifier::ShortChains;
-use super::x509::Certificate;
+use super::certificates::{Certificate, TlsIdentity, certificates};
+use super::trust::ShortChains;
 
 /// The only protocol that both sides offer (RFC 7301).
 pub(super) const ALPN: &[u8] = b"http/1.1";

@@ -4,12 +4,11 @@
 //! client reads, writes and closes it as it does a plain socket. All streams of a loop share the buffers in [`Scratch`],
 //! so an idle stream holds only the state of its session.
 
+mod certificates;
 mod client;
 mod config;
-mod identity;
 #[cfg(any(test, fuzzing))]
 mod pair;
-mod peer;
 mod problem;
 mod renewal;
 mod session;
@@ -19,12 +18,10 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod trust;
-mod verifier;
-mod x509;
 
+pub(super) use self::certificates::PeerCertificate;
+pub use self::certificates::TlsIdentity;
 pub use self::client::ClientTls;
 pub use self::config::{TlsConfig, TlsError};
-pub use self::identity::TlsIdentity;
-pub(super) use self::peer::PeerCertificate;
 pub(super) use self::stream::{Scratch, TlsStream};
 pub(super) use self::trust::UNTRUSTED;

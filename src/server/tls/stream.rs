@@ -3,9 +3,9 @@
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
+use super::certificates::{PeerCertificate, peer_name};
 use super::client::{ClientTls, server_name};
 use super::config::TlsConfig;
-use super::peer::{PeerCertificate, peer_name};
 use super::problem::{self, PLAIN_SERVER};
 use super::session::{Session, Wire};
 use crate::server::stream::{LastRead, LastWrite, Stream};

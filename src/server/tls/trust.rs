@@ -1,4 +1,4 @@
-//! Verifies the certificates of servers, and describes what is wrong with them.
+//! Verifies the certificates of peers, and describes what is wrong with those of servers.
 
 use std::error::Error as StdError;
 use std::io;
@@ -12,12 +12,13 @@ use rustls::crypto::{
 };
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
-    CertificateError, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore,
+    SignatureScheme,
 };
 
-use super::identity::{fingerprint, sha256};
-use super::x509::Certificate;
+use super::certificates::{Certificate, fingerprint, sha256};
 
 /// The maximum number of intermediate certificates that a server may send. Real chains have up to four, and some servers add
 /// certificates that are not needed. Searching a path through dozens takes a long time.
@@ -243,5 +244,56 @@ fn list(names: &[String]) -> String {
         ([], _) => "it has no such name".to_owned(),
         (first, 0) => format!("it is for {}", first.join(", ")),
         (first, _) => format!("it is for {} and others", first.join(", ")),
+    }
+}
+
+/// The maximum number of intermediate certificates that a client may send. Real chains have up to three. Searching a path
+/// through dozens takes a long time, before the client has proved anything.
+const MAX_CLIENT_INTERMEDIATES: usize = 5;
+
+/// A verifier that refuses long chains, and leaves everything else to another one.
+#[derive(Debug)]
+pub(super) struct ShortChains(pub(super) Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for ShortChains {
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        if intermediates.len() > MAX_CLIENT_INTERMEDIATES {
+            let why: Box<dyn StdError + Send + Sync> =
+                format!("it has more than {MAX_CLIENT_INTERMEDIATES} intermediate certificates")
+                    .into();
+            return Err(CertificateError::Other(OtherError(why.into())).into());
+        }
+        self.0.verify_client_cert(end_entity, intermediates, now)
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
     }
 }
