@@ -14,8 +14,7 @@ use crate::service::process::calls::{
 };
 use crate::service::process::compat::Compat;
 use crate::service::process::dialect::{ClientMessage, Dialect};
-use crate::service::process::events::Details;
-use crate::service::process::exit::ProgramExit;
+use crate::service::process::responses::{Details, ProgramExit};
 use crate::service::process::scrollback::OutputStream;
 use crate::service::process::{AttachEvent, AttachRole, Control, TerminalSize};
 use crate::{ClientId, CloseCode, Message, Time};

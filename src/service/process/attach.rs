@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::dialect::Dialect;
-use super::exit::ProgramExit;
 use super::messages::{AttachEvent, AttachRole};
+use super::responses::ProgramExit;
 use super::scrollback::{OutputStream, Scrollback};
 use crate::sys::TerminalSize;
 use crate::{ClientId, CloseCode, Time};

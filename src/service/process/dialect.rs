@@ -2,14 +2,13 @@
 //!
 //! [`ContextOutput`](super::sink::ContextOutput) writes the server's messages. Nothing else depends on the dialect.
 
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
 use serde_json::Value;
 
 use super::body::bad_request;
-use super::events::Details;
 use super::messages::{Control, dimension, out_of_range};
+use super::responses::Details;
 use crate::log_event::{log_event, word};
 use crate::sys::TerminalSize;
 use crate::{Accept, ClientId, Message, Rejection, Request};

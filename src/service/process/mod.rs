@@ -12,19 +12,16 @@
 //! Clients that know other messages select another `Dialect`.
 
 pub(crate) mod attach;
-mod base64_blocks;
 mod body;
 pub(crate) mod calls;
 pub(crate) mod compat;
 pub(crate) mod dialect;
-pub(crate) mod events;
 mod exec;
-pub(crate) mod exit;
 pub mod messages;
 mod processes;
 pub(crate) mod program;
 mod programs;
-mod responses;
+pub(crate) mod responses;
 pub(crate) mod scrollback;
 mod sink;
 mod terminal;

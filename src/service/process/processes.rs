@@ -14,11 +14,10 @@ use super::calls::{
 };
 use super::compat::Compat;
 use super::dialect::{Dialect, log_failed_resize};
-use super::events::Details;
 use super::exec::ExecCalls;
 use super::program::{Launch, PassEnv, Program};
 use super::programs::Programs;
-use super::responses::{spawned, spec, start_failed, status, summary};
+use super::responses::{Details, spawned, spec, start_failed, status, summary};
 use super::sink::Sink;
 use crate::server::too_little_memory;
 use crate::service::Endpoint;

@@ -1,14 +1,10 @@
 //! The destination of a program's output: readers that attach and detach, or the answer to one call.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use super::attach::{Attachments, ReaderOutput};
-use super::base64_blocks::Base64Blocks;
 use super::dialect::Dialect;
-use super::events::{self, Details};
-use super::exit::ProgramExit;
+use super::exec::CollectedOutput;
 use super::messages::AttachEvent;
+use super::responses::{ProgramExit, exit_event, gap_event, output_event};
 use super::scrollback::OutputStream;
 use crate::sys::TerminalSize;
 use crate::{ClientId, CloseCode, Context, Message, Time};
@@ -22,9 +18,6 @@ pub(crate) const RESTARTING: &str = "the server stops and ends the program";
 /// The maximum length in bytes of a window's title.
 const MAX_TITLE: usize = 1000;
 
-/// Bytes of space offered at a time for collected output.
-const STEP: usize = 16 << 10;
-
 /// The destination of a program's output.
 #[derive(Debug)]
 pub(crate) enum Sink {
@@ -32,139 +25,6 @@ pub(crate) enum Sink {
     Shared(Attachments),
     /// The answer to an `exec` call.
     Collected(CollectedOutput),
-}
-
-/// Output that is collected until the program exits, up to a limit for each stream.
-#[derive(Debug)]
-pub(crate) struct CollectedOutput {
-    /// The caller that gets the output.
-    pub(crate) caller: ClientId,
-    pub(crate) details: Details,
-    stdout: Base64Blocks,
-    stderr: Base64Blocks,
-    limit: usize,
-    budget: ExecBudget,
-    /// The number of bytes that are reserved from the budget.
-    held: usize,
-    /// Space for the next read.
-    space: Vec<u8>,
-    exceeded: Option<Exceeded>,
-}
-
-/// The limit that a program's output has exceeded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exceeded {
-    /// The limit of one stream, in bytes.
-    Stream(usize),
-    /// The limit of all collected output together.
-    Total,
-}
-
-/// The number of bytes that are collected for all calls together, and their limit.
-#[derive(Clone, Debug)]
-pub(crate) struct ExecBudget {
-    bytes: Arc<AtomicUsize>,
-    most: usize,
-}
-
-impl ExecBudget {
-    pub(crate) fn new(most: usize) -> Self {
-        Self {
-            bytes: Arc::default(),
-            most,
-        }
-    }
-
-    /// Whether the limit is reached.
-    pub(crate) fn is_full(&self) -> bool {
-        self.bytes.load(Ordering::Relaxed) >= self.most
-    }
-
-    /// Reserves space for `count` bytes, if there is enough.
-    fn reserve(&self, count: usize) -> bool {
-        let bytes = self.bytes.load(Ordering::Relaxed);
-        let fits = count <= self.most.saturating_sub(bytes);
-        if fits {
-            self.bytes.store(bytes + count, Ordering::Relaxed);
-        }
-        fits
-    }
-}
-
-impl CollectedOutput {
-    /// Collects at most `limit` bytes of each stream.
-    pub(crate) fn new(
-        caller: ClientId,
-        details: Details,
-        limit: usize,
-        budget: ExecBudget,
-    ) -> Self {
-        Self {
-            caller,
-            details,
-            stdout: Base64Blocks::default(),
-            stderr: Base64Blocks::default(),
-            limit,
-            budget,
-            held: 0,
-            space: vec![0; STEP],
-            exceeded: None,
-        }
-    }
-
-    fn commit(&mut self, stream: OutputStream, count: usize) {
-        if self.exceeded.is_some() {
-            return;
-        }
-        let collected = match stream {
-            OutputStream::Stdout => &mut self.stdout,
-            OutputStream::Stderr => &mut self.stderr,
-        };
-        if count > self.limit - collected.len() {
-            self.exceed(Exceeded::Stream(self.limit));
-        } else if self.budget.reserve(count) {
-            self.held += count;
-            collected.push(&self.space[..count]);
-        } else {
-            self.exceed(Exceeded::Total);
-        }
-    }
-
-    /// The answer is an error, so the output is not needed. Other calls get its space at once, or all of them would fail
-    /// together.
-    fn exceed(&mut self, limit: Exceeded) {
-        self.exceeded = Some(limit);
-        self.stdout = Base64Blocks::default();
-        self.stderr = Base64Blocks::default();
-        self.release();
-    }
-
-    /// Gives the space back.
-    fn release(&mut self) {
-        let held = std::mem::take(&mut self.held);
-        self.budget.bytes.fetch_sub(held, Ordering::Relaxed);
-    }
-
-    /// Takes standard output and standard error as base64, each in blocks.
-    pub(super) fn take(&mut self) -> [Vec<String>; 2] {
-        [&mut self.stdout, &mut self.stderr].map(|output| std::mem::take(output).finish())
-    }
-
-    /// The number of bytes that are held.
-    pub(super) fn held(&self) -> usize {
-        self.held
-    }
-
-    /// The limit because of which output was dropped, if any was.
-    pub(crate) fn exceeded(&self) -> Option<Exceeded> {
-        self.exceeded
-    }
-}
-
-impl Drop for CollectedOutput {
-    fn drop(&mut self) {
-        self.release();
-    }
 }
 
 impl Sink {
@@ -197,10 +57,7 @@ impl Sink {
     pub(crate) fn spare(&mut self, most: usize) -> &mut [u8] {
         match self {
             Self::Shared(attachments) => attachments.spare(most),
-            Self::Collected(collected) => {
-                let most = most.min(STEP);
-                &mut collected.space[..most]
-            }
+            Self::Collected(collected) => collected.space(most),
         }
     }
 
@@ -289,7 +146,7 @@ impl Sink {
 
     /// Whether the output has exceeded its limit.
     pub(crate) fn is_over_limit(&self) -> bool {
-        matches!(self, Self::Collected(collected) if collected.exceeded.is_some())
+        matches!(self, Self::Collected(collected) if collected.exceeded().is_some())
     }
 
     /// The offset after the last byte of output, for readers.
@@ -382,7 +239,7 @@ impl ReaderOutput for ContextOutput<'_> {
                 self.0.send(reader, Message::Binary(&message));
             }
             Dialect::EventStream(_) => {
-                let event = events::output(stream, bytes, end);
+                let event = output_event(stream, bytes, end);
                 let _ = self.0.stream(reader, event.as_bytes());
             }
         }
@@ -394,7 +251,7 @@ impl ReaderOutput for ContextOutput<'_> {
                 self.tell(reader, dialect, &AttachEvent::Gap { from, to });
             }
             Dialect::EventStream(details) => {
-                let event = events::gap(details, from, to);
+                let event = gap_event(details, from, to);
                 let _ = self.0.stream(reader, event.as_bytes());
             }
         }
@@ -412,7 +269,7 @@ impl ReaderOutput for ContextOutput<'_> {
             }
             Dialect::Tty => self.0.close(reader, CloseCode::NORMAL, exit.reason()),
             Dialect::EventStream(details) => {
-                let event = events::exit(details, exit);
+                let event = exit_event(details, exit);
                 let _ = self.0.stream(reader, event.as_bytes());
                 let _ = self.0.end_stream(reader);
             }
@@ -430,49 +287,5 @@ impl ReaderOutput for ContextOutput<'_> {
     fn close(&mut self, reader: ClientId, code: CloseCode, reason: &str) {
         self.0.set_held(reader, false);
         self.0.close(reader, code, reason);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn collect(collected: &mut CollectedOutput, stream: OutputStream, mut count: usize) {
-        while count > 0 {
-            let piece = count.min(STEP);
-            collected.space[..piece].fill(b'x');
-            collected.commit(stream, piece);
-            count -= piece;
-        }
-    }
-
-    /// The bug: thirty callers could each have 32 MiB collected, and there was no limit for all of them together.
-    #[test]
-    fn collected_output_has_a_limit_per_stream_and_in_total() {
-        let budget = ExecBudget::new(250_000);
-        let caller: ClientId = "c1".parse().expect("an id");
-        let new = || CollectedOutput::new(caller, Details::Usual, 100_000, budget.clone());
-        let held = || budget.bytes.load(Ordering::Relaxed);
-        let mut one = new();
-        collect(&mut one, OutputStream::Stdout, 100_000);
-        collect(&mut one, OutputStream::Stderr, 100_000);
-        assert_eq!((one.exceeded(), held()), (None, 200_000));
-        // The bug: what was collected for a call that failed was held until its process had exited, so that other calls
-        // failed with it.
-        let mut other = new();
-        collect(&mut other, OutputStream::Stdout, 60_000);
-        assert_eq!((other.exceeded(), held()), (Some(Exceeded::Total), 200_000));
-        collect(&mut one, OutputStream::Stderr, 1);
-        assert_eq!(
-            (one.exceeded(), held()),
-            (Some(Exceeded::Stream(100_000)), 0)
-        );
-        collect(&mut one, OutputStream::Stdout, 1000);
-        let mut third = new();
-        collect(&mut third, OutputStream::Stdout, 100_000);
-        assert_eq!((third.exceeded(), held()), (None, 100_000));
-        assert!(!budget.is_full());
-        drop((one, other, third));
-        assert_eq!(held(), 0, "the whole budget is free again");
     }
 }

@@ -1,7 +1,6 @@
 //! A program on a terminal or pipes: its output goes to a [`Sink`], its input comes from clients, and a [`Supervisor`]
 //! owns its process.
 
-mod launch;
 mod streams;
 
 use std::io;
@@ -13,11 +12,10 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 use uuid::Uuid;
 
-use self::launch::PreparedLaunch;
-pub(crate) use self::launch::{Launch, MARK, PassEnv};
-use self::streams::{InputPipe, OutputPipe, watch_terminal};
+use self::streams::{InputPipe, OutputPipe, PreparedLaunch, watch_terminal};
+pub(crate) use self::streams::{Launch, MARK, PassEnv};
 use super::attach::Role;
-use super::exit::ProgramExit;
+use super::responses::ProgramExit;
 use super::scrollback::OutputStream;
 use super::sink::{ContextOutput, Sink};
 use crate::log_event::log_event;

@@ -1,16 +1,149 @@
-//! The server's ends of a program's streams.
+//! How a program is started, with its command, environment, account, and terminal or pipes, and the server's ends of these
+//! streams.
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
+use uuid::Uuid;
 
 use crate::service::pipe::{ByteQueue, PipeState};
 use crate::service::process::scrollback::OutputStream;
-use crate::sys::read_output;
+use crate::sys::{Account, StartOptions, TerminalSize, open_pty, read_output};
 use crate::{Context, Interest, Readiness, SourceId};
+
+/// The environment variable that marks the processes of a program, so that those that it leaves behind can be found.
+pub(crate) const MARK: &str = "OUTRIGGER_PROCESS_ID";
+
+/// The default of the variable `TERM` for a program with a terminal.
+const TERM: &str = "xterm-256color";
+
+/// A program to be started.
+#[derive(Clone, Debug)]
+pub(crate) struct Launch {
+    pub(crate) id: Uuid,
+    /// The program and its arguments.
+    pub(crate) command: Vec<String>,
+    pub(crate) cwd: Option<String>,
+    /// Variables that are added to the server's environment, or to the login environment of `account`.
+    pub(crate) env: Vec<(String, String)>,
+    /// The account to run as; `None` for the server's own.
+    pub(crate) account: Option<Account>,
+    /// Variables of the server's environment that `account` gets too.
+    pub(crate) pass_env: PassEnv,
+    /// The size of its terminal; `None` for pipes.
+    pub(crate) terminal: Option<TerminalSize>,
+    /// Whether it has an input. Without one, a program with pipes reads end of file at once.
+    pub(crate) takes_input: bool,
+    /// The time after which it is killed.
+    pub(crate) timeout: Option<Duration>,
+    /// How long output is read after the program's exit if another process holds the output open; `None` for as long as it
+    /// does, up to `timeout`.
+    pub(crate) linger: Option<Duration>,
+}
+
+/// The variables of the server's environment that a program of another account gets.
+#[derive(Clone, Debug)]
+pub(crate) enum PassEnv {
+    /// All of them, and no login environment.
+    All,
+    /// These, those of the language and the terminal, and a login environment.
+    Named(Vec<String>),
+}
+
+/// A command that is ready to be started.
+#[derive(Debug)]
+pub(super) struct PreparedLaunch {
+    /// It holds the program's side of the terminal open until it is dropped.
+    pub(super) command: Command,
+    pub(super) options: StartOptions,
+    /// The server's side of the terminal.
+    pub(super) terminal: Option<OwnedFd>,
+}
+
+impl Launch {
+    /// Sets up the command, and opens its terminal if it has one.
+    pub(super) fn prepare(&self) -> io::Result<PreparedLaunch> {
+        let [name, args @ ..] = &*self.command else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let mut command = Command::new(name);
+        command.args(args);
+        if let (Some(account), PassEnv::Named(pass)) = (&self.account, &self.pass_env) {
+            set_login_environment(&mut command, account, pass);
+        }
+        if self.terminal.is_some() {
+            command.env("TERM", TERM);
+        }
+        let env = self.env.iter().map(|(name, value)| (name, value));
+        command.envs(env).env(MARK, self.id.to_string());
+        let terminal = match self.terminal {
+            Some(size) => {
+                // Its kind must not be taken for that of a program that cannot be executed.
+                let opened = open_pty(size);
+                let (server_side, program_side) = opened.map_err(|error| {
+                    io::Error::other(format!("opening a terminal failed: {error}"))
+                })?;
+                if let Some(account) = &self.account {
+                    rustix::fs::fchown(&program_side, Some(account.uid), None)?;
+                }
+                command
+                    .stdin(program_side.try_clone()?)
+                    .stdout(program_side.try_clone()?)
+                    .stderr(program_side);
+                Some(server_side)
+            }
+            None => {
+                let stdin = if self.takes_input {
+                    Stdio::piped()
+                } else {
+                    Stdio::null()
+                };
+                command
+                    .stdin(stdin)
+                    .stdout(Stdio::piped())
+                    .stderr(Stdio::piped());
+                None
+            }
+        };
+        let options = StartOptions {
+            terminal: terminal.is_some(),
+            account: self.account.clone(),
+            cwd: self.cwd.clone().map(CString::new).transpose()?,
+        };
+        Ok(PreparedLaunch {
+            command,
+            options,
+            terminal,
+        })
+    }
+}
+
+/// Gives a program the login environment of its account, with the server's language and terminal variables and those in
+/// `pass`. The rest of the server's environment is not passed to other users.
+fn set_login_environment(command: &mut Command, account: &Account, pass: &[String]) {
+    command.env_clear();
+    for (name, value) in std::env::vars_os() {
+        let passes = name.to_str().is_some_and(|name| {
+            matches!(name, "TERM" | "LANG")
+                || name.starts_with("LC_")
+                || pass.iter().any(|pass| pass == name)
+        });
+        if passes {
+            command.env(name, value);
+        }
+    }
+    for (name, value) in account.environment() {
+        if !pass.iter().any(|pass| pass == name) {
+            command.env(name, value);
+        }
+    }
+}
 
 /// While more input than this is queued, no more is taken.
 const INPUT_HIGH: usize = 64 << 10;
