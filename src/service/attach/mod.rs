@@ -9,10 +9,7 @@
 //! new connection that asks for the output after the last byte received.
 
 mod display;
-mod escape;
 mod keyboard;
-mod notice;
-mod screen;
 mod signals;
 
 use std::cell::RefCell;
@@ -22,9 +19,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use self::display::Display;
-use self::escape::EscapeParser;
-use self::keyboard::{InputState, Keyboard, Request};
+use self::display::{Display, notice_lines, notice_over_full_screen};
+use self::keyboard::{EscapeParser, InputState, Keyboard, Request};
 use self::signals::TerminalSignals;
 use super::advice::{Advise, Problem, with_advice};
 use super::pipe::PipeState;
@@ -226,9 +222,9 @@ impl Attach {
         let display = self.display.as_ref();
         let is_full_screen = display.is_some_and(Display::is_full_screen);
         let text = if is_full_screen && io::stderr().is_terminal() {
-            notice::over_full_screen(texts)
+            notice_over_full_screen(texts)
         } else {
-            notice::lines(self.raw.is_some(), texts)
+            notice_lines(self.raw.is_some(), texts)
         };
         (self.config.notify)(&text);
     }
