@@ -3,7 +3,6 @@
 //! Every message of standard input is sent exactly once and in order, and so is every message to standard output, for as long as
 //! the server keeps the connection. When the connection is lost for good, [`Requests`] answers what waits.
 
-mod config;
 mod ending;
 mod input;
 mod output;
@@ -15,7 +14,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-pub use self::config::BridgeConfig;
 use self::ending::undelivered;
 use self::output::Output;
 use self::requests::{Remote, Requests};
@@ -23,14 +21,52 @@ use super::advice::{Problem, with_advice};
 use super::framing::Decoder;
 use super::pipe::{LineReader, PipeState};
 use super::silence::SilenceWatch;
+use super::{Advise, Framing};
 use crate::protocol::client::ResponseHead;
 use crate::service::jsonrpc::IdRecovery;
 use crate::sys::{NonblockingFd, drop_code};
 use crate::text::printable;
 use crate::{
-    Cause, ClientId, CloseCode, CloseReason, ConnectError, Context, Message, OwnedMessage,
-    Readiness, Service, SourceId, Time, TimerId,
+    Cause, ClientId, CloseCode, CloseReason, Connect, ConnectError, Context, Message, OwnedMessage,
+    Readiness, Retry, Service, SourceId, Time, TimerId,
 };
+
+/// The settings of a [`Bridge`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct BridgeConfig {
+    /// The server to connect to.
+    pub connect: Connect,
+    /// How messages are separated on the standard streams.
+    pub framing: Framing,
+    /// Whether messages are JSON-RPC. If not, they pass through untouched.
+    pub json: bool,
+    /// While messages of half of this size, in bytes, wait for a connection, standard input is not read. The buffer of
+    /// [`ResumeConfig`](crate::ResumeConfig) should have the same size.
+    pub buffer: usize,
+    /// How long to wait for answers after standard input has ended.
+    pub linger: Duration,
+    /// How long to begin connections that the server ends at once.
+    pub give_up: Duration,
+    /// What the user can do about a problem. It follows the problem in the log. The default says nothing.
+    pub advise: Advise,
+}
+
+impl BridgeConfig {
+    /// Carries JSON-RPC messages to and from a server.
+    #[must_use]
+    pub fn new(connect: Connect) -> Self {
+        Self {
+            connect,
+            framing: Framing::Lines,
+            json: true,
+            buffer: 4 << 20,
+            linger: Duration::from_secs(5),
+            give_up: Retry::GIVE_UP,
+            advise: |_| "",
+        }
+    }
+}
 
 /// A connection counts as stable if it lasts this long.
 const STABLE: Duration = Duration::from_secs(10);
