@@ -6,14 +6,12 @@
 mod backend;
 mod command;
 mod events;
-mod reply_queue;
 
 use std::time::Duration;
 
-use self::backend::{Backend, BackendEvent};
+use self::backend::{Backend, BackendEvent, ReplyQueue};
 use self::command::{AppCommand, CommandFields};
 use self::events::Events;
-use self::reply_queue::ReplyQueue;
 use super::Endpoint;
 use super::child::{Keeper, OnFailure, RestartLimit};
 use super::lines::Line;
