@@ -30,8 +30,6 @@ mod conversation;
 #[cfg(feature = "deflate")]
 mod deflate;
 #[cfg(feature = "server")]
-mod envelope;
-#[cfg(feature = "server")]
 mod framing;
 #[cfg(feature = "mcp")]
 mod mcp;
@@ -42,28 +40,40 @@ pub(crate) mod protocol;
 mod resume;
 #[cfg(feature = "server")]
 mod server;
-#[cfg(feature = "tls")]
-mod tls;
 
+#[cfg(feature = "server")]
+pub use agent::router;
 pub use client::client;
 pub use conversation::{calls, connection};
 #[cfg(feature = "deflate")]
 pub use deflate::deflate;
-pub use protocol::{frame_header, handshake, proxy_header};
-
 #[cfg(feature = "server")]
-pub use agent::router;
-#[cfg(feature = "server")]
-pub use envelope::envelope;
-#[cfg(feature = "server")]
-pub use framing::framing;
+pub use framing::{envelope, framing};
 #[cfg(feature = "mcp")]
 pub use mcp::mcp;
 #[cfg(feature = "server")]
 pub use process::{attachments, control, process_calls};
+pub use protocol::{frame_header, handshake, proxy_header};
 #[cfg(feature = "server")]
 pub use resume::resume;
 #[cfg(feature = "server")]
 pub use server::operations;
+
+/// A conversation between the server's side of TLS and a client of rustls, cut and corrupted in any way.
 #[cfg(feature = "tls")]
-pub use tls::tls;
+pub fn tls(data: &[u8]) {
+    crate::server::converse_over_tls(data);
+}
+
+#[cfg(all(test, feature = "tls"))]
+mod tests {
+    use crate::random::Random;
+
+    #[test]
+    fn both_sides_of_tls_get_what_the_other_has_sent() {
+        let mut random = Random::new(17);
+        for _ in 0..500 {
+            super::tls(&random.bytes(120));
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! A client of the model: it numbers its messages, reads what it likes, is cut, and comes back.
 
-use super::ledger::{Ledger, number_of, numbered};
+use super::{Ledger, number_of, numbered};
 use crate::ClientId;
 use crate::fuzz::protocol::write_frame;
 use crate::server::memory_stream::MemoryStream;
