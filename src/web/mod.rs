@@ -1,9 +1,8 @@
 //! The pages for browsers: a terminal, a session of an agent, and the console.
 //!
-//! The pages and their files hold nothing secret, so they need no token. A page gets its token from the fragment of its address
-//! or from its user, and presents it with each request that it makes.
-
-mod files;
+//! The pages and their files, which are part of the program and compressed with gzip, hold nothing secret, so they need no
+//! token. A page gets its token from the fragment of its address or from its user, and presents it with each request that it
+//! makes.
 
 use crate::service::{Endpoint, Pages};
 use crate::{ClientId, Context, Rejection, Request, Response, Route, Scope, Service, StatusCode};
@@ -18,7 +17,7 @@ const LOG: &str = "/.outrigger/log";
 const ICON: &str = "/favicon.ico";
 
 /// The prefix of the paths of files.
-const FILES: &str = "/.outrigger/web/";
+const FILE_PREFIX: &str = "/.outrigger/web/";
 
 /// What a page may load and do: only from this server, and in no other page's frame. xterm.js sets styles.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; \
@@ -112,14 +111,14 @@ impl Site {
             let none = Response::new(StatusCode::NO_CONTENT, "", b"".as_slice());
             return Ok(none.field("Cache-Control", "max-age=86400"));
         }
-        let file_name = path.strip_prefix(FILES);
+        let file_name = path.strip_prefix(FILE_PREFIX);
         let name = match file_name {
             Some(name) => name,
             None => self
                 .page(request, self.route_at(path))
                 .ok_or_else(Rejection::not_found)?,
         };
-        let file = files::find(name).ok_or_else(Rejection::not_found)?;
+        let file = find_file(name).ok_or_else(Rejection::not_found)?;
         if !accepts_gzip(request) {
             let why = "the pages are compressed with gzip, which this request does not accept";
             return Err(Rejection::new(StatusCode::NOT_ACCEPTABLE, why));
@@ -200,5 +199,81 @@ impl Service for Site {
         let answer = self.answer(request);
         let response = answer.unwrap_or_else(|rejection| Response::from(&rejection));
         ctx.respond(caller, &response);
+    }
+}
+
+/// The files: their names, their entity tags, and their compressed contents. `build.rs` writes this table.
+const FILES: &[(&str, &str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/pages.rs"));
+
+/// A file of a page.
+#[derive(Clone, Copy, Debug)]
+struct File {
+    name: &'static str,
+    /// The entity tag (RFC 9110 section 8.8.3), which changes with the content.
+    entity_tag: &'static str,
+    compressed: &'static [u8],
+}
+
+/// The file of this name.
+fn find_file(name: &str) -> Option<File> {
+    let (name, entity_tag, compressed) = *FILES.iter().find(|file| file.0 == name)?;
+    Some(File {
+        name,
+        entity_tag,
+        compressed,
+    })
+}
+
+impl File {
+    /// The media type of the file.
+    fn media_type(self) -> &'static str {
+        match self.name.rsplit_once('.').map_or("", |(_, suffix)| suffix) {
+            "css" => "text/css; charset=utf-8",
+            "html" => "text/html; charset=utf-8",
+            "js" | "mjs" => "text/javascript; charset=utf-8",
+            _ => "text/plain; charset=utf-8",
+        }
+    }
+
+    /// The file as a response.
+    fn response(self) -> Response {
+        Response::new(StatusCode::OK, self.media_type(), self.compressed)
+            .field("Content-Encoding", "gzip")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zlib_rs::{InflateConfig, ReturnCode, decompress_slice};
+
+    use super::*;
+
+    fn decompress(compressed: &[u8]) -> String {
+        let mut content = vec![0; 100 * compressed.len()];
+        // 16 more than the window: the gzip format.
+        let config = InflateConfig {
+            window_bits: 16 + 15,
+        };
+        let (content, code) = decompress_slice(&mut content, compressed, config);
+        assert_eq!(code, ReturnCode::Ok);
+        String::from_utf8(content.to_vec()).expect("UTF-8")
+    }
+
+    #[test]
+    fn every_file_is_compressed_and_names_only_files_that_are_there() {
+        for page in ["console.html", "session.html", "terminal.html"] {
+            assert!(find_file(page).is_some(), "{page}");
+        }
+        assert_eq!(find_file("xterm.mjs").is_some(), cfg!(feature = "web"));
+        for (name, tag, compressed) in FILES {
+            let text = decompress(compressed);
+            assert!(!text.is_empty() && tag.len() > 2, "{name}");
+            let named = ["\"/.outrigger/web/", "from \"./", "import(\"./"];
+            for part in named.iter().flat_map(|prefix| text.split(prefix).skip(1)) {
+                let named = part.split('"').next().unwrap_or_default();
+                assert!(find_file(named).is_some(), "{name} names {named}");
+            }
+        }
+        assert!(find_file("../Cargo.toml").is_none() && find_file("").is_none());
     }
 }
