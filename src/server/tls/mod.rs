@@ -9,7 +9,6 @@ mod client;
 mod config;
 #[cfg(any(test, fuzzing))]
 mod pair;
-mod problem;
 mod renewal;
 mod session;
 #[cfg(any(test, fuzzing))]

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::certificates::{PeerCertificate, peer_name};
 use super::client::{ClientTls, server_name};
 use super::config::TlsConfig;
-use super::problem::{self, PLAIN_SERVER};
 use super::session::{Session, Wire};
+use super::trust::{PLAIN_SERVER, describe_as_client, describe_as_server, is_about_certificate};
 use crate::server::stream::{LastRead, LastWrite, Stream};
 use crate::sys::monotonic_nanos;
 
@@ -414,10 +414,10 @@ impl Inner {
     /// Describes an error of the session.
     fn describe(&mut self, error: &rustls::Error) -> io::Error {
         let text = if self.session.is_client() {
-            self.is_certificate_error = problem::is_about_certificate(error);
-            problem::describe_as_client(error)
+            self.is_certificate_error = is_about_certificate(error);
+            describe_as_client(error)
         } else {
-            problem::describe_as_server(error)
+            describe_as_server(error)
         };
         invalid(text)
     }
