@@ -315,7 +315,7 @@ impl fmt::Display for CloseReason {
 }
 
 /// The maximum length of the reason in a CLOSE frame: a control frame's payload without the code.
-pub(crate) const MAX_REASON: usize = MAX_CONTROL_PAYLOAD - 2;
+const MAX_REASON: usize = MAX_CONTROL_PAYLOAD - 2;
 
 /// Parses the payload of a CLOSE frame (RFC 6455 section 5.5.1): nothing, or a code and a reason in UTF-8.
 pub(super) fn parse_close(payload: &[u8]) -> Result<(CloseCode, &str), ProtocolError> {

@@ -404,7 +404,7 @@ impl Codec {
     }
 
     /// Frees the compressors and the reservation when the connection closes.
-    pub(in crate::protocol) fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.inflate = None;
         self.deflate = None;
         let reservation = &mut self.reservation;
@@ -430,7 +430,7 @@ impl Codec {
 
     /// The memory of the compressors of this connection.
     #[cfg(any(test, fuzzing))]
-    pub(in crate::protocol) fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         let deflate = self.deflate.as_ref().map(|_| deflate_bytes(self.window()));
         let inflate = self.inflate.as_ref().map(|_| INFLATE_BYTES);
         deflate.unwrap_or(0) + inflate.unwrap_or(0)

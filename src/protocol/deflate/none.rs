@@ -146,12 +146,12 @@ impl Codec {
         match self.0 {}
     }
 
-    pub(in crate::protocol) fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         match self.0 {}
     }
 
     #[cfg(any(test, fuzzing))]
-    pub(in crate::protocol) fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         match self.0 {}
     }
 }

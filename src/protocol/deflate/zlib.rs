@@ -44,7 +44,7 @@ pub(super) fn compress(deflate: &mut Deflate, payload: &[u8], out: &mut Vec<u8>)
 
 /// Compresses a part of a message and replaces the content of `out`. Without a flush, the compressor may keep some or
 /// all of the output.
-pub(super) fn compress_piece(
+fn compress_piece(
     deflate: &mut Deflate,
     mut payload: &[u8],
     flush: DeflateFlush,

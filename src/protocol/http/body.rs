@@ -80,7 +80,7 @@ impl Body {
     }
 
     /// The capacity in bytes.
-    pub(in crate::protocol) fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
 

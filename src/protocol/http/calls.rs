@@ -21,7 +21,7 @@ pub(super) struct CallOptions {
     /// Whether the service has the request and has not completed the response.
     pub(super) unanswered: bool,
     /// Whether the connection continues after the response.
-    pub(super) keep_alive: bool,
+    keep_alive: bool,
     /// Whether the response has no body because the method is HEAD.
     pub(super) head_only: bool,
     /// Whether a body of unknown length is sent in chunks.

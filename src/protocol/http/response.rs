@@ -32,21 +32,21 @@ pub(super) type Field = (&'static str, Cow<'static, str>);
 
 /// The properties of a response that depend on the request and the connection.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::protocol) struct Terms<'a> {
-    pub(in crate::protocol) after: AfterResponse,
+pub(crate) struct Terms<'a> {
+    pub(crate) after: AfterResponse,
     /// Whether the body is omitted because the method is HEAD.
-    pub(in crate::protocol) head_only: bool,
+    pub(crate) head_only: bool,
     /// Whether a body of unknown length is sent in chunks.
-    pub(in crate::protocol) chunked: bool,
+    pub(crate) chunked: bool,
     /// The origin of the page that may read the response.
-    pub(in crate::protocol) origin: Option<&'a str>,
+    pub(crate) origin: Option<&'a str>,
     /// The current time.
-    pub(in crate::protocol) date: HttpDate,
+    pub(crate) date: HttpDate,
 }
 
 /// What happens to the connection after a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::protocol) enum AfterResponse {
+pub(crate) enum AfterResponse {
     /// It stays open for another request.
     KeepAlive,
     /// It is closed.
@@ -132,14 +132,14 @@ impl Response {
     }
 
     /// Appends the response.
-    pub(in crate::protocol) fn write(&self, terms: Terms<'_>, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, terms: Terms<'_>, out: &mut Vec<u8>) {
         let rest = self.write_until_static_body(terms, out);
         out.extend_from_slice(rest.unwrap_or_default());
     }
 
     /// Appends the response, except for a body that is long and part of the program. Returns such a body.
     #[must_use]
-    pub(in crate::protocol) fn write_until_static_body(
+    pub(crate) fn write_until_static_body(
         &self,
         terms: Terms<'_>,
         out: &mut Vec<u8>,
@@ -191,11 +191,7 @@ impl Response {
 
 /// Appends the head of a response with a stream of events. The stream is chunked, or ends with the connection. `fields`
 /// describe the stream.
-pub(in crate::protocol) fn write_stream_head(
-    fields: &[(&str, &str)],
-    terms: Terms<'_>,
-    out: &mut Vec<u8>,
-) {
+pub(crate) fn write_stream_head(fields: &[(&str, &str)], terms: Terms<'_>, out: &mut Vec<u8>) {
     write_beginning(StatusCode::OK, terms, out);
     if terms.after == AfterResponse::Close {
         write_field("Connection", "close", out);
@@ -223,7 +219,7 @@ fn write_beginning(status: StatusCode, terms: Terms<'_>, out: &mut Vec<u8>) {
 }
 
 /// Appends a chunk. An empty chunk would end the body, so it is omitted.
-pub(in crate::protocol) fn write_chunk(bytes: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn write_chunk(bytes: &[u8], out: &mut Vec<u8>) {
     if !bytes.is_empty() {
         out.extend_from_slice(format!("{:x}\r\n", bytes.len()).as_bytes());
         out.extend_from_slice(bytes);
@@ -243,7 +239,7 @@ fn write_service_field(name: &str, value: &str, out: &mut Vec<u8>) {
     }
 }
 
-pub(in crate::protocol) fn write_field(name: &str, value: &str, out: &mut Vec<u8>) {
+pub(crate) fn write_field(name: &str, value: &str, out: &mut Vec<u8>) {
     for part in [name, ": ", value, "\r\n"] {
         out.extend_from_slice(part.as_bytes());
     }

@@ -42,7 +42,7 @@ pub(super) struct Inflating {
 }
 
 impl Partial {
-    pub(super) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.header_len == 0
             && self.frame.is_none()
             && self.message.is_none()
@@ -94,7 +94,7 @@ pub(super) struct ColdState {
 }
 
 impl ColdState {
-    pub(super) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         let idle = self.partial.is_none() && self.close_reason.is_none() && self.codec.is_none();
         let unread = self.confirmed.is_some() || self.peer_close.is_some();
         let role = self.masks.is_some() || self.probe.is_some();

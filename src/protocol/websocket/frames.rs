@@ -391,7 +391,7 @@ impl WebSocket {
     }
 
     /// Decompresses a complete message. Returns `None` if it is so long that the rest is left for later.
-    pub(super) fn inflate(
+    fn inflate(
         &mut self,
         opcode: OpCode,
         wire: Payload<'_>,
@@ -401,7 +401,7 @@ impl WebSocket {
     }
 
     /// Decompresses the next slice of a long message.
-    pub(super) fn inflate_more(
+    fn inflate_more(
         &mut self,
         shared: &mut Shared,
     ) -> Result<Option<Payload<'static>>, ProtocolError> {
