@@ -245,7 +245,7 @@ fn parse_token(text: &str, from: &str) -> Result<Token, String> {
 }
 
 /// Takes the token in a URL out of the process list.
-pub(super) fn hide_token(url: &str) {
+fn hide_token(url: &str) {
     let tokens = tokens_in(url);
     if tokens.is_empty() {
         return;

@@ -6,7 +6,7 @@ use super::super::values::{duration, number, size};
 use super::{Command, ProgramArg, Serves};
 use crate::service::{Mcp, McpConfig};
 
-pub(in crate::cli) static MCP: Command = Command {
+pub(crate) static MCP: Command = Command {
     name: "mcp",
     usage: "[OPTIONS] -- PROGRAM [ARGS...]",
     summary: "serve an MCP server over Streamable HTTP",

@@ -75,7 +75,7 @@ shell.
 };
 
 /// The routes of the demo. They run this executable and the user's shell.
-pub(in crate::cli) fn routes() -> Result<Vec<(&'static Command, Settings)>, String> {
+pub(crate) fn routes() -> Result<Vec<(&'static Command, Settings)>, String> {
     let own_program = std::env::current_exe()
         .map_err(|error| format!("cannot determine the path of this program: {error}"))?
         .into_os_string()

@@ -2,7 +2,7 @@
 
 use super::{Flag, Takes, put, samples};
 
-pub(in crate::cli) const TOKEN_FILE: Flag = Flag {
+pub(crate) const TOKEN_FILE: Flag = Flag {
     name: "token-file",
     takes: Takes::One("FILE"),
     default_note: Some(

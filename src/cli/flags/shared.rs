@@ -56,7 +56,7 @@ pub(super) const FLAGS: &[Flag] = &[
     LOG_FORMAT,
 ];
 
-pub(in crate::cli) const PASS_ENV: Flag = Flag {
+pub(crate) const PASS_ENV: Flag = Flag {
     name: "pass-env",
     takes: Takes::Many("NAME"),
     help: "environment variable of the server to pass on to programs that run as another user",
@@ -73,7 +73,7 @@ pub(in crate::cli) const PASS_ENV: Flag = Flag {
     ..Flag::BASE
 };
 
-pub(in crate::cli) const LINGER: Flag = Flag {
+pub(crate) const LINGER: Flag = Flag {
     name: "linger",
     takes: Takes::One("TIME"),
     default: Some("250ms"),
@@ -86,7 +86,7 @@ pub(in crate::cli) const LINGER: Flag = Flag {
     ..Flag::BASE
 };
 
-pub(in crate::cli) const RESTART_LIMIT: Flag = Flag {
+pub(crate) const RESTART_LIMIT: Flag = Flag {
     name: "restart-limit",
     takes: Takes::One("N/TIME"),
     default: Some("5/60s"),
@@ -105,7 +105,7 @@ pub(in crate::cli) const RESTART_LIMIT: Flag = Flag {
     ..Flag::BASE
 };
 
-pub(in crate::cli) const ON_FAILURE: Flag = Flag {
+pub(crate) const ON_FAILURE: Flag = Flag {
     name: "on-failure",
     takes: Takes::One("exit|retry"),
     words: &["exit", "retry"],
@@ -126,7 +126,7 @@ pub(in crate::cli) const ON_FAILURE: Flag = Flag {
     ..Flag::BASE
 };
 
-pub(in crate::cli) const FRAMING: Flag = Flag {
+pub(crate) const FRAMING: Flag = Flag {
     name: "framing",
     takes: Takes::One("FRAMING"),
     words: &["lines", "raw", "content-length"],
@@ -145,7 +145,7 @@ pub(in crate::cli) const FRAMING: Flag = Flag {
     ..Flag::BASE
 };
 
-pub(in crate::cli) const INITIALIZE_TIMEOUT: Flag = Flag {
+pub(crate) const INITIALIZE_TIMEOUT: Flag = Flag {
     name: "initialize-timeout",
     takes: Takes::One("TIME"),
     default: Some("30s"),
@@ -160,7 +160,7 @@ pub(in crate::cli) const INITIALIZE_TIMEOUT: Flag = Flag {
     ..Flag::BASE
 };
 
-pub(in crate::cli) const REQUEST_TIMEOUT: Flag = Flag {
+pub(crate) const REQUEST_TIMEOUT: Flag = Flag {
     name: "request-timeout",
     takes: Takes::One("TIME"),
     default: Some("off"),

@@ -198,7 +198,7 @@ impl Recent {
 }
 
 /// The name of a level in lower-case letters.
-pub(super) fn level_name(level: log::Level) -> &'static str {
+fn level_name(level: log::Level) -> &'static str {
     match level {
         log::Level::Error => "error",
         log::Level::Warn => "warn",
