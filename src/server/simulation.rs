@@ -36,7 +36,7 @@ use crate::protocol::{
 #[derive(Debug, Default)]
 pub(crate) struct Witness {
     pub(crate) present: BTreeSet<ClientId>,
-    pub(crate) gone: BTreeSet<ClientId>,
+    gone: BTreeSet<ClientId>,
     /// The callers that wait for an answer, and whether a stream has begun.
     pub(crate) calling: BTreeMap<ClientId, bool>,
     /// The number of messages from each client.
@@ -46,7 +46,7 @@ pub(crate) struct Witness {
     /// The starts of programs: for a client, or for the service itself.
     pub(crate) starts: Vec<Option<ClientId>>,
     /// The connections that the service opens.
-    pub(crate) ours: Ours,
+    ours: Ours,
 }
 
 impl Witness {
@@ -273,7 +273,7 @@ pub(crate) struct World<S = Witness> {
     #[cfg(feature = "tls")]
     peers: BTreeMap<ClientId, Peer>,
     /// The servers' ends of the connections that the service opens.
-    pub(crate) upstream: peer::Upstream,
+    upstream: peer::Upstream,
 }
 
 pub(crate) const HEAD: &[u8] =

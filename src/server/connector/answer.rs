@@ -17,7 +17,7 @@ use crate::server::service::Service;
 const MAX_TOKEN: usize = 256;
 
 /// Handles the answer of a server, or of a proxy, to a handshake. `input` is what was read behind it.
-pub(in crate::server) fn handle_answer<S: Service>(
+pub(crate) fn handle_answer<S: Service>(
     ctx: &mut Context,
     service: &mut S,
     id: ClientId,

@@ -105,7 +105,7 @@ impl ConnectError {
     }
 
     /// The time after which the server asks the client to try again.
-    pub(in crate::server) fn retry_after(&self) -> Option<Duration> {
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Handshake(
                 HandshakeError::Refused(refusal) | HandshakeError::RefusedByProxy(refusal),

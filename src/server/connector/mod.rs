@@ -75,17 +75,17 @@ impl Default for Retry {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Connect {
-    pub(in crate::server) target: Target,
+    pub(super) target: Target,
     token: Option<Token>,
     fields: Vec<(String, String)>,
     protocols: Vec<String>,
     deflate: bool,
-    pub(in crate::server) timeout: Duration,
-    pub(in crate::server) retry: Option<Retry>,
-    pub(in crate::server) resumable: bool,
-    pub(in crate::server) proxies: Proxies,
+    timeout: Duration,
+    pub(super) retry: Option<Retry>,
+    resumable: bool,
+    proxies: Proxies,
     #[cfg(feature = "tls")]
-    pub(in crate::server) tls: ClientTls,
+    pub(super) tls: ClientTls,
 }
 
 impl Connect {
@@ -196,11 +196,7 @@ impl Connect {
     }
 
     /// The request of the handshake. `resume` is the value of the field Outrigger-Resume.
-    pub(in crate::server) fn request(
-        &self,
-        resume: Option<&str>,
-        has_compression: bool,
-    ) -> HandshakeRequest {
+    pub(super) fn request(&self, resume: Option<&str>, has_compression: bool) -> HandshakeRequest {
         let mut request =
             HandshakeRequest::new(self.target.authority(), self.target.request_target());
         for name in &self.protocols {
@@ -224,12 +220,12 @@ impl Connect {
 
 impl Connect {
     /// Whether to request a resumable connection.
-    pub(in crate::server) fn is_resumable(&self) -> bool {
+    pub(super) fn is_resumable(&self) -> bool {
         self.resumable
     }
 
     /// The host and port to ask the proxy for, and the credentials for the proxy. `None` without a proxy.
-    pub(in crate::server) fn tunnel(&self) -> Option<(String, Option<&str>)> {
+    pub(super) fn tunnel(&self) -> Option<(String, Option<&str>)> {
         let proxy = self.proxies.find(&self.target)?;
         let credentials = proxy.credentials.as_ref();
         Some((
@@ -239,7 +235,7 @@ impl Connect {
     }
 
     /// Begins TLS on a socket.
-    pub(in crate::server) fn encrypt(&self, socket: Stream) -> Result<Stream, ConnectError> {
+    pub(super) fn encrypt(&self, socket: Stream) -> Result<Stream, ConnectError> {
         #[cfg(feature = "tls")]
         {
             let stream = TlsStream::connect(socket, &self.tls, self.target.server_name());
@@ -256,7 +252,7 @@ impl Connect {
     }
 
     /// Where to connect to: the server, or its proxy.
-    pub(in crate::server) fn place(&self) -> Cow<'_, Place> {
+    pub(super) fn place(&self) -> Cow<'_, Place> {
         match self.proxies.find(&self.target) {
             Some(proxy) => Cow::Owned(Place::Tcp {
                 host: proxy.host.clone(),
@@ -266,7 +262,7 @@ impl Connect {
         }
     }
 
-    pub(in crate::server) fn check(&self) -> Result<(), ConnectError> {
+    pub(super) fn check(&self) -> Result<(), ConnectError> {
         if self.request(None, false).is_valid() {
             Ok(())
         } else {

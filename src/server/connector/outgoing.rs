@@ -22,7 +22,7 @@ const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(300);
 
 /// The step of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::server) enum Phase {
+pub(crate) enum Phase {
     /// The next attempt begins when [`Outgoing::deadline`] has passed.
     Waiting,
     /// The host name is being resolved.
@@ -37,15 +37,15 @@ pub(in crate::server) enum Phase {
 
 /// The client that comes back on a new connection.
 #[derive(Clone, Debug)]
-pub(in crate::server) struct Returning {
-    pub(in crate::server) target: ClientId,
+pub(crate) struct Returning {
+    pub(crate) target: ClientId,
     /// The value of the field Outrigger-Resume.
-    pub(in crate::server) field: String,
+    pub(crate) field: String,
 }
 
 /// The failed attempts since the last stable connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::server) struct Failures {
+pub(crate) struct Failures {
     count: u32,
     /// The time spent in attempts and between them, without the time during which the machine slept.
     spent: Duration,
@@ -53,13 +53,13 @@ pub(in crate::server) struct Failures {
 
 impl Failures {
     /// The delay after a short connection.
-    pub(in crate::server) fn first_delay(random: u16) -> Duration {
+    pub(crate) fn first_delay(random: u16) -> Duration {
         spread(FIRST_DELAY, random)
     }
 
     /// Counts a failed attempt, which took `took`. Returns the delay before the next one, which is at least `least`, or
     /// `None` to give up. `random` is any number, which spreads the attempts of many clients.
-    pub(in crate::server) fn next_delay(
+    pub(crate) fn next_delay(
         &mut self,
         took: Duration,
         least: Duration,
@@ -91,27 +91,27 @@ fn spread(most: Duration, random: u16) -> Duration {
 
 /// An outgoing connection that is not open yet.
 #[derive(Debug)]
-pub(in crate::server) struct Outgoing {
-    pub(in crate::server) connect: Arc<Connect>,
-    pub(in crate::server) phase: Phase,
+pub(crate) struct Outgoing {
+    pub(crate) connect: Arc<Connect>,
+    pub(crate) phase: Phase,
     /// The number of the attempt.
-    pub(in crate::server) attempt: u32,
+    pub(crate) attempt: u32,
     /// When the attempt began.
-    pub(in crate::server) began: Time,
+    pub(crate) began: Time,
     /// When the current phase ends.
     until: Time,
-    pub(in crate::server) failures: Failures,
+    pub(crate) failures: Failures,
     /// The addresses that were not tried yet in this attempt.
-    pub(in crate::server) addresses: VecDeque<SocketAddr>,
-    pub(in crate::server) handshake: ClientHandshake,
-    pub(in crate::server) returning: Option<Returning>,
+    pub(crate) addresses: VecDeque<SocketAddr>,
+    pub(crate) handshake: ClientHandshake,
+    pub(crate) returning: Option<Returning>,
     /// Why the attempt has failed.
     failure: Option<ConnectError>,
 }
 
 impl Outgoing {
     /// The first attempt begins after `delay`.
-    pub(in crate::server) fn new(
+    pub(crate) fn new(
         connect: Arc<Connect>,
         returning: Option<Returning>,
         failures: Failures,
@@ -133,7 +133,7 @@ impl Outgoing {
     }
 
     /// Begins an attempt.
-    pub(in crate::server) fn begin(&mut self, now: Time) {
+    pub(crate) fn begin(&mut self, now: Time) {
         self.attempt = self.attempt.wrapping_add(1);
         self.began = now;
         self.until = self.attempt_until();
@@ -143,20 +143,20 @@ impl Outgoing {
     }
 
     /// Begins to connect to an address. Each of several addresses gets a share of the attempt's time.
-    pub(in crate::server) fn begin_address(&mut self, now: Time) {
+    pub(crate) fn begin_address(&mut self, now: Time) {
         let left = self.attempt_until().since(now);
         self.phase = Phase::Connecting;
         self.until = now + left / (self.addresses.len() as u32 + 1);
     }
 
     /// The socket is connected.
-    pub(in crate::server) fn begin_handshake(&mut self, phase: Phase) {
+    pub(crate) fn begin_handshake(&mut self, phase: Phase) {
         self.phase = phase;
         self.until = self.attempt_until();
     }
 
     /// Waits for the next attempt.
-    pub(in crate::server) fn wait(&mut self, now: Time, delay: Duration) {
+    pub(crate) fn wait(&mut self, now: Time, delay: Duration) {
         self.phase = Phase::Waiting;
         self.until = now + delay;
         self.addresses.clear();
@@ -167,23 +167,23 @@ impl Outgoing {
     }
 
     /// When the current phase ends.
-    pub(in crate::server) fn deadline(&self) -> Time {
+    pub(crate) fn deadline(&self) -> Time {
         self.until
     }
 
     /// Records why the attempt has failed. The first reason stands.
-    pub(in crate::server) fn fail(&mut self, error: ConnectError) {
+    pub(crate) fn fail(&mut self, error: ConnectError) {
         self.failure.get_or_insert(error);
     }
 
     /// Takes the reason of the failure.
-    pub(in crate::server) fn take_failure(&mut self) -> Option<ConnectError> {
+    pub(crate) fn take_failure(&mut self) -> Option<ConnectError> {
         self.failure.take()
     }
 
     /// The error of an attempt whose connection has ended. If the server has begun to refuse the handshake, that is the
     /// error.
-    pub(in crate::server) fn end_of_input(&mut self, otherwise: ConnectError) -> ConnectError {
+    pub(crate) fn end_of_input(&mut self, otherwise: ConnectError) -> ConnectError {
         match self.handshake.handle_end() {
             HandshakeError::Eof => otherwise,
             refused => ConnectError::Handshake(refused),
@@ -191,7 +191,7 @@ impl Outgoing {
     }
 
     /// The delay before the next attempt after `error`. `None` if no further attempt is made.
-    pub(in crate::server) fn next_delay(
+    pub(crate) fn next_delay(
         &mut self,
         error: &ConnectError,
         now: Time,

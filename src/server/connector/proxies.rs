@@ -65,7 +65,7 @@ impl Proxies {
         Self::from_variables(target, |name| std::env::var(name).ok())
     }
 
-    pub(in crate::server) fn from_variables(
+    pub(crate) fn from_variables(
         target: &Target,
         read: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, &'static str> {

@@ -28,15 +28,15 @@ struct Question {
 
 /// The addresses for an attempt of a connection, or why there are none.
 #[derive(Debug)]
-pub(in crate::server) struct Answer {
-    pub(in crate::server) id: ClientId,
-    pub(in crate::server) attempt: u32,
-    pub(in crate::server) resolved: Resolved,
+pub(crate) struct Answer {
+    pub(crate) id: ClientId,
+    pub(crate) attempt: u32,
+    pub(crate) resolved: Resolved,
 }
 
 /// Resolves host names, and wakes the loop when it has an answer.
 #[derive(Debug)]
-pub(in crate::server) struct Resolver {
+pub(crate) struct Resolver {
     sender: Sender<Answer>,
     answers: Receiver<Answer>,
     bell: Bell,
@@ -55,7 +55,7 @@ impl Drop for Running {
 }
 
 impl Resolver {
-    pub(in crate::server) fn new(bell: Bell) -> Self {
+    pub(crate) fn new(bell: Bell) -> Self {
         let (sender, answers) = mpsc::channel();
         Self {
             sender,
@@ -68,13 +68,7 @@ impl Resolver {
 
     /// Resolves a name for an attempt of a connection. [`Resolver::next_answer`] returns the result. An earlier attempt of the
     /// same connection needs no answer.
-    pub(in crate::server) fn resolve(
-        &mut self,
-        id: ClientId,
-        attempt: u32,
-        host: String,
-        port: u16,
-    ) {
+    pub(crate) fn resolve(&mut self, id: ClientId, attempt: u32, host: String, port: u16) {
         self.forget(id);
         self.waiting.push_back(Question {
             id,
@@ -86,12 +80,12 @@ impl Resolver {
     }
 
     /// Drops the question of a connection whose attempt has ended.
-    pub(in crate::server) fn forget(&mut self, id: ClientId) {
+    pub(crate) fn forget(&mut self, id: ClientId) {
         self.waiting.retain(|question| question.id != id);
     }
 
     /// Gives the next waiting name to a thread, unless all are busy.
-    pub(in crate::server) fn resolve_next(&mut self) {
+    pub(crate) fn resolve_next(&mut self) {
         if self.threads.load(Ordering::Acquire) >= MAX_THREADS {
             return;
         }
@@ -130,7 +124,7 @@ impl Resolver {
     }
 
     /// An answer that has arrived since the bell rang.
-    pub(in crate::server) fn next_answer(&self) -> Option<Answer> {
+    pub(crate) fn next_answer(&self) -> Option<Answer> {
         self.answers.try_recv().ok()
     }
 }
@@ -154,7 +148,7 @@ fn classified(error: io::Error) -> io::Error {
 }
 
 /// The addresses of a host, or why there are none.
-pub(in crate::server) type Resolved = io::Result<Vec<SocketAddr>>;
+pub(crate) type Resolved = io::Result<Vec<SocketAddr>>;
 
 #[cfg(test)]
 mod tests {

@@ -31,7 +31,7 @@ const MAX_HOST: usize = 255;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    pub(in crate::server) place: Place,
+    pub(crate) place: Place,
     tls: bool,
     /// The path, which starts with a slash.
     path: String,
@@ -41,7 +41,7 @@ pub struct Target {
 
 /// Where the server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::server) enum Place {
+pub(crate) enum Place {
     /// A host name, or an IP address without brackets.
     Tcp { host: String, port: u16 },
     /// A unix socket.
@@ -87,7 +87,7 @@ impl Target {
     }
 
     /// The path and the query: the target of the request.
-    pub(in crate::server) fn request_target(&self) -> String {
+    pub(crate) fn request_target(&self) -> String {
         match &self.query {
             Some(query) => format!("{}?{query}", self.path),
             None => self.path.clone(),
@@ -95,7 +95,7 @@ impl Target {
     }
 
     /// The host and the port, for the Host field. The default port is omitted.
-    pub(in crate::server) fn authority(&self) -> String {
+    pub(crate) fn authority(&self) -> String {
         match &self.place {
             Place::Tcp { host, port } if *port == default_port(self.tls) => bracketed(host),
             Place::Tcp { .. } => self.host_and_port(),
@@ -104,7 +104,7 @@ impl Target {
     }
 
     /// The host with the port.
-    pub(in crate::server) fn host_and_port(&self) -> String {
+    pub(crate) fn host_and_port(&self) -> String {
         match &self.place {
             Place::Tcp { host, port } => format!("{}:{port}", bracketed(host)),
             Place::Unix(_) => "localhost".to_owned(),
@@ -113,7 +113,7 @@ impl Target {
 
     /// The name that the server's certificate must have.
     #[cfg(feature = "tls")]
-    pub(in crate::server) fn server_name(&self) -> &str {
+    pub(crate) fn server_name(&self) -> &str {
         match &self.place {
             Place::Tcp { host, .. } => host,
             Place::Unix(_) => "localhost",

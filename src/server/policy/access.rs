@@ -70,21 +70,21 @@ pub(crate) struct RejectionHints {
 
 /// Where a request comes from.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::server) struct RequestSource<'a> {
+pub(crate) struct RequestSource<'a> {
     /// Where the server listens.
-    pub(in crate::server) listen: &'a [ListenAddress],
+    pub(crate) listen: &'a [ListenAddress],
     /// The links that the server has issued. Their tokens are secret, too.
-    pub(in crate::server) links: &'a Links,
+    pub(crate) links: &'a Links,
     /// Whether it came through a unix socket whose mode limits who can connect.
-    pub(in crate::server) is_guarded: bool,
+    pub(crate) is_guarded: bool,
     /// Whether it came over TLS.
-    pub(in crate::server) is_encrypted: bool,
+    pub(crate) is_encrypted: bool,
 }
 
 impl Access {
     /// Checks the Host, Origin and token of a request. `from` is how it came. `is_authenticated` says whether it presented a
     /// token, or needs none.
-    pub(in crate::server) fn check(
+    pub(crate) fn check(
         &self,
         request: &Request<'_>,
         from: RequestSource<'_>,
@@ -174,7 +174,7 @@ impl Access {
 
     /// The origin of a request, if it is accepted. The server's own origin is one that equals the Host and has a known
     /// host name; over TLS, its scheme is `https`.
-    pub(in crate::server) fn known_origin<'a>(
+    pub(crate) fn known_origin<'a>(
         &self,
         request: &'a Request<'_>,
         from: RequestSource<'_>,
@@ -219,12 +219,12 @@ impl Access {
     }
 
     /// Whether a request presents any token, which may be wrong.
-    pub(in crate::server) fn presents_token(&self, request: &Request<'_>) -> bool {
+    pub(crate) fn presents_token(&self, request: &Request<'_>) -> bool {
         self.presented(request).next().is_some()
     }
 
     /// The credential that a request presents: the first of its tokens that is accepted.
-    pub(in crate::server) fn credential(&self, request: &Request<'_>) -> Option<CredentialId> {
+    pub(crate) fn credential(&self, request: &Request<'_>) -> Option<CredentialId> {
         if self.tokens.is_empty() {
             return None;
         }
@@ -233,11 +233,7 @@ impl Access {
     }
 
     /// The credential of the link whose token a request presents.
-    pub(in crate::server) fn link(
-        &self,
-        request: &Request<'_>,
-        links: &Links,
-    ) -> Option<CredentialId> {
+    pub(crate) fn link(&self, request: &Request<'_>, links: &Links) -> Option<CredentialId> {
         if links.is_empty() {
             return None;
         }
@@ -257,7 +253,7 @@ impl Access {
     }
 
     /// The text for the log, or a note in its place if it contains a token.
-    pub(in crate::server) fn without_secrets<'a>(&self, text: &'a str, links: &Links) -> &'a str {
+    pub(crate) fn without_secrets<'a>(&self, text: &'a str, links: &Links) -> &'a str {
         if self.reveals(text) || links.are_revealed_by(text) {
             HIDDEN
         } else {

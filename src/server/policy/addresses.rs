@@ -19,27 +19,27 @@ struct Uses {
 
 /// The counters of every address with a connection. Counts nothing, and returns 0, if addresses are not limited.
 #[derive(Debug)]
-pub(in crate::server) struct Addresses(Option<HashMap<IpAddr, Uses>>);
+pub(crate) struct Addresses(Option<HashMap<IpAddr, Uses>>);
 
 impl Addresses {
-    pub(in crate::server) fn new(is_limited: bool) -> Self {
+    pub(crate) fn new(is_limited: bool) -> Self {
         Self(is_limited.then(HashMap::new))
     }
 
     /// Whether no address is counted.
     #[cfg(any(test, fuzzing))]
-    pub(in crate::server) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.as_ref().is_none_or(HashMap::is_empty)
     }
 
     /// The number of clients and pending calls of an address.
-    pub(in crate::server) fn clients(&self, ip: IpAddr) -> usize {
+    pub(crate) fn clients(&self, ip: IpAddr) -> usize {
         let uses = self.0.as_ref().and_then(|counts| counts.get(&ip));
         uses.map_or(0, |uses| uses.clients)
     }
 
     /// Adds a connection and returns how many its address has.
-    pub(in crate::server) fn add_connection(&mut self, ip: IpAddr) -> usize {
+    pub(crate) fn add_connection(&mut self, ip: IpAddr) -> usize {
         let Some(counts) = &mut self.0 else {
             return 0;
         };
@@ -49,19 +49,19 @@ impl Addresses {
     }
 
     /// Removes a connection.
-    pub(in crate::server) fn remove_connection(&mut self, ip: IpAddr) {
+    pub(crate) fn remove_connection(&mut self, ip: IpAddr) {
         self.change(ip, |uses| uses.connections -= 1);
     }
 
     /// Adds a client or a pending call.
-    pub(in crate::server) fn add_client(&mut self, ip: IpAddr) {
+    pub(crate) fn add_client(&mut self, ip: IpAddr) {
         if let Some(counts) = &mut self.0 {
             counts.entry(ip).or_default().clients += 1;
         }
     }
 
     /// Removes a client or a pending call.
-    pub(in crate::server) fn remove_client(&mut self, ip: IpAddr) {
+    pub(crate) fn remove_client(&mut self, ip: IpAddr) {
         self.change(ip, |uses| uses.clients -= 1);
     }
 
@@ -82,7 +82,7 @@ const FREE: u32 = 5;
 const PERIOD: Duration = Duration::from_secs(60);
 
 /// The delay of later rejections.
-pub(in crate::server) const REJECTION_DELAY: Duration = Duration::from_secs(1);
+pub(crate) const REJECTION_DELAY: Duration = Duration::from_secs(1);
 
 /// The maximum number of addresses that are remembered.
 const MOST: usize = 1024;
@@ -99,11 +99,11 @@ struct Count {
 /// Only rejections are delayed. So a client behind the same proxy can neither lock out nor slow down the holder of a
 /// right token.
 #[derive(Debug, Default)]
-pub(in crate::server) struct Failures(HashMap<IpAddr, Count>);
+pub(crate) struct Failures(HashMap<IpAddr, Count>);
 
 impl Failures {
     /// Records a wrong token. Returns how many the address has presented in this period.
-    pub(in crate::server) fn record(&mut self, ip: IpAddr, now: Time) -> u32 {
+    pub(crate) fn record(&mut self, ip: IpAddr, now: Time) -> u32 {
         let ip = network(ip);
         let is_over = |count: &Count| now.since(count.since) >= PERIOD;
         if !self.0.contains_key(&ip) && self.0.len() >= MOST {
@@ -130,12 +130,12 @@ impl Failures {
     }
 
     /// Whether the rejection of a wrong token is delayed. `wrong` is what [`Failures::record`] returned.
-    pub(in crate::server) fn is_delayed(wrong: u32) -> bool {
+    pub(crate) fn is_delayed(wrong: u32) -> bool {
         wrong > FREE
     }
 
     /// Whether this wrong token is the first one of its period whose rejection is delayed.
-    pub(in crate::server) fn is_first_delayed(wrong: u32) -> bool {
+    pub(crate) fn is_first_delayed(wrong: u32) -> bool {
         wrong == FREE + 1
     }
 }

@@ -247,7 +247,7 @@ impl Credential {
     }
 
     /// The owner of a connection that presented this token.
-    pub(in crate::server) fn principal(&self) -> Principal {
+    pub(crate) fn principal(&self) -> Principal {
         self.name.clone().map_or(Principal::Token, Principal::Named)
     }
 }

@@ -32,7 +32,7 @@ pub enum Peers {
 
 impl Peers {
     /// Whether a connection comes from one of these peers.
-    pub(in crate::server) fn contain(&self, remote: Remote) -> bool {
+    fn contain(&self, remote: Remote) -> bool {
         let (ip, bits) = match self {
             Self::Unix => return remote.is_unix(),
             Self::Network(..) if remote.is_unix() => return false,
@@ -105,12 +105,12 @@ impl FromStr for Peers {
 }
 
 /// Whether a peer is one of these.
-pub(in crate::server) fn is_one_of(peers: &[Peers], remote: Remote) -> bool {
+pub(crate) fn is_one_of(peers: &[Peers], remote: Remote) -> bool {
     peers.iter().any(|one| one.contain(remote))
 }
 
 /// The client of a request that the trusted proxy `peer` sends: `peer` itself, if no field names another address.
-pub(in crate::server) fn client(peer: Remote, trusted: &[Peers], request: &Request<'_>) -> Remote {
+pub(crate) fn client(peer: Remote, trusted: &[Peers], request: &Request<'_>) -> Remote {
     let values = |name: &str| {
         let fields = request.headers();
         let fields = fields.filter(|(field, _)| field.eq_ignore_ascii_case(name));
@@ -155,10 +155,7 @@ fn last_untrusted(
 }
 
 /// The user that a trusted proxy names in a header field.
-pub(in crate::server) fn user(
-    request: &Request<'_>,
-    header: &str,
-) -> Result<Option<Arc<str>>, Rejection> {
+pub(crate) fn user(request: &Request<'_>, header: &str) -> Result<Option<Arc<str>>, Rejection> {
     let named = |(field, _): &(&str, _)| field.eq_ignore_ascii_case(header);
     let mut values = request.headers().filter(named).map(|(_, value)| value);
     let Some(value) = values.next() else {

@@ -60,34 +60,34 @@ impl LinkTarget {
 
 /// A token that the server has issued.
 #[derive(Debug)]
-pub(in crate::server) struct Link {
+pub(crate) struct Link {
     /// The number of the link, counted from 1 and never reused.
-    pub(in crate::server) id: u64,
-    pub(in crate::server) target: LinkTarget,
+    pub(crate) id: u64,
+    pub(crate) target: LinkTarget,
     /// Who asked for it.
-    pub(in crate::server) issuer: Principal,
+    pub(crate) issuer: Principal,
     /// The token that the issuer presented. If it is revoked, so is the link.
     credential: Option<Credential>,
     secret: Secret,
-    pub(in crate::server) expires: Time,
+    pub(crate) expires: Time,
 }
 
 /// All links that have not expired.
 #[derive(Debug, Default)]
-pub(in crate::server) struct Links {
+pub(crate) struct Links {
     links: Slab<Link>,
     last_id: u64,
 }
 
 impl Links {
     /// The maximum number of links.
-    pub(in crate::server) const MOST: usize = 256;
+    pub(crate) const MOST: usize = 256;
 
     /// The maximum number of clients that use one link at once.
-    pub(in crate::server) const MOST_CLIENTS: usize = 32;
+    pub(crate) const MOST_CLIENTS: usize = 32;
 
     /// Issues a link. Returns its number and its token, or `None` if there are too many.
-    pub(in crate::server) fn issue(
+    pub(crate) fn issue(
         &mut self,
         target: LinkTarget,
         issuer: Principal,
@@ -111,7 +111,7 @@ impl Links {
     }
 
     /// The link whose token a client presented. Its time does not depend on which one that is.
-    pub(in crate::server) fn presented(&self, secret: &Secret) -> Option<CredentialId> {
+    pub(crate) fn presented(&self, secret: &Secret) -> Option<CredentialId> {
         let mut found = None;
         for (slot, link) in &self.links {
             if link.secret == *secret {
@@ -122,12 +122,12 @@ impl Links {
     }
 
     /// The link of a client's credential; `None` for any other credential.
-    pub(in crate::server) fn get(&self, id: CredentialId) -> Option<&Link> {
+    pub(crate) fn get(&self, id: CredentialId) -> Option<&Link> {
         self.links.get(id.link()?)
     }
 
     /// The links and their credentials, in the order in which they were issued.
-    pub(in crate::server) fn all(&self) -> Vec<(CredentialId, &Link)> {
+    pub(crate) fn all(&self) -> Vec<(CredentialId, &Link)> {
         let links = self.links.iter();
         let links = links.filter_map(|(slot, link)| Some((CredentialId::of_link(slot)?, link)));
         let mut links: Vec<_> = links.collect();
@@ -136,10 +136,7 @@ impl Links {
     }
 
     /// Removes the links for which `is_over` is true. Returns their credentials, which no client may hold from then on.
-    pub(in crate::server) fn remove(
-        &mut self,
-        mut is_over: impl FnMut(&Link) -> bool,
-    ) -> Vec<CredentialId> {
+    pub(crate) fn remove(&mut self, mut is_over: impl FnMut(&Link) -> bool) -> Vec<CredentialId> {
         let mut removed = Vec::new();
         self.links.retain(|slot, link| {
             let is_over = is_over(link);
@@ -152,13 +149,13 @@ impl Links {
     }
 
     /// When the next link expires.
-    pub(in crate::server) fn next_expiry(&self) -> Option<Time> {
+    pub(crate) fn next_expiry(&self) -> Option<Time> {
         self.links.iter().map(|(_, link)| link.expires).min()
     }
 
     /// Whether a string contains the token of a link, in any letter case or percent-encoded. A stranger may send the text, so its
     /// cost depends little on the number of links, and it is limited.
-    pub(in crate::server) fn are_revealed_by(&self, text: &str) -> bool {
+    pub(crate) fn are_revealed_by(&self, text: &str) -> bool {
         if self.links.is_empty() {
             return false;
         }
@@ -171,19 +168,19 @@ impl Links {
     }
 
     /// Whether there are none.
-    pub(in crate::server) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.links.is_empty()
     }
 }
 
 impl Link {
     /// The time until it expires.
-    pub(in crate::server) fn expires_in(&self, now: Time) -> Duration {
+    pub(crate) fn expires_in(&self, now: Time) -> Duration {
         self.expires.since(now)
     }
 
     /// The token that the issuer presented.
-    pub(in crate::server) fn credential(&self) -> Option<&Credential> {
+    pub(crate) fn credential(&self) -> Option<&Credential> {
         self.credential.as_ref()
     }
 }

@@ -13,22 +13,20 @@ mod tokens;
 pub use access::Access;
 #[cfg(feature = "cli")]
 pub(crate) use access::RejectionHints;
-pub(in crate::server) use access::RequestSource;
+pub(super) use access::RequestSource;
 pub(crate) use access::percent_decode;
-pub(in crate::server) use addresses::{Addresses, Failures, REJECTION_DELAY};
+pub(super) use addresses::{Addresses, Failures, REJECTION_DELAY};
 pub use credential::{Credential, ParseSecretError, Secret, Token};
 pub(crate) use credential::{is_token_protocol, without_token};
 pub use forwarding::{ParsePeersError, Peers};
-pub(in crate::server) use forwarding::{
-    client as forwarded_client, is_one_of, user as forwarded_user,
-};
+pub(super) use forwarding::{client as forwarded_client, is_one_of, user as forwarded_user};
 pub use links::LinkTarget;
-pub(in crate::server) use links::{Link, Links};
+pub(super) use links::{Link, Links};
 #[cfg(feature = "tls")]
-pub(in crate::server) use principal::is_plain_name;
+pub(super) use principal::is_plain_name;
 pub use principal::{ParseScopeError, Principal, Scope};
 pub use protected_resource::{ParseResourceError, ProtectedResource};
-pub(in crate::server) use tokens::CredentialId;
+pub(super) use tokens::CredentialId;
 #[cfg(feature = "cli")]
 pub(crate) use tokens::words;
 pub use tokens::{Tokens, TokensError};

@@ -73,7 +73,7 @@ impl fmt::Display for Principal {
 
 /// Whether a name can be shown: it has 1 to 255 bytes. Invisible characters would make two names look the same, and a space with
 /// an equals sign could imitate a field of the log.
-pub(in crate::server) fn is_plain_name(name: &str) -> bool {
+pub(crate) fn is_plain_name(name: &str) -> bool {
     /// Longer than a host name or an email address.
     const MAX_NAME: usize = 255;
     /// Letters without a glyph: the fillers of Hangul.

@@ -32,7 +32,7 @@ impl ProtectedResource {
     pub const MAX: usize = 64 << 10;
 
     /// The path of the document. Clients may append the path of the resource (RFC 9728 section 3.1).
-    pub(in crate::server) const PATH: &'static str = "/.well-known/oauth-protected-resource";
+    pub(crate) const PATH: &'static str = "/.well-known/oauth-protected-resource";
 
     /// The text of the document.
     #[must_use]
@@ -44,7 +44,7 @@ impl ProtectedResource {
     ///
     /// The document's address begins with `https` if the request came over TLS, or if the document says so of this host: a
     /// proxy in front may have terminated TLS.
-    pub(in crate::server) fn challenge(&self, host: &str, is_encrypted: bool) -> String {
+    pub(crate) fn challenge(&self, host: &str, is_encrypted: bool) -> String {
         if host.is_empty() {
             return "Bearer".to_owned();
         }

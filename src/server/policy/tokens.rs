@@ -15,7 +15,7 @@ const LONG_TOKEN: usize = 16;
 /// Which credential a client has presented: the position of a token in [`Tokens`], counted from 1, or a link. An `Option` of it
 /// takes two bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::server) struct CredentialId(NonZeroU16);
+pub(crate) struct CredentialId(NonZeroU16);
 
 /// The number of the first link. Tokens have lower numbers.
 const FIRST_LINK: usize = 1 << 8;
@@ -24,7 +24,7 @@ const _: () = assert!(Tokens::MOST < FIRST_LINK && FIRST_LINK + Links::MOST < u1
 
 impl CredentialId {
     /// A credential that is no longer accepted. No token or link has this number.
-    pub(in crate::server) const REVOKED: Self = Self(NonZeroU16::MAX);
+    pub(crate) const REVOKED: Self = Self(NonZeroU16::MAX);
 
     fn new(number: usize) -> Option<Self> {
         let number = u16::try_from(number).ok().and_then(NonZeroU16::new);
@@ -123,7 +123,7 @@ impl Tokens {
     }
 
     /// The credential that a client presented. Its time does not depend on which one that is.
-    pub(in crate::server) fn presented(&self, secret: &[u8]) -> Option<CredentialId> {
+    pub(crate) fn presented(&self, secret: &[u8]) -> Option<CredentialId> {
         let presented = Secret::digest_of(secret);
         let mut found = 0;
         for (index, one) in self.0.iter().enumerate() {
@@ -134,12 +134,12 @@ impl Tokens {
     }
 
     /// The credential at a position.
-    pub(in crate::server) fn get(&self, id: CredentialId) -> Option<&Credential> {
+    pub(crate) fn get(&self, id: CredentialId) -> Option<&Credential> {
         self.0.get(usize::from(id.0.get()) - 1)
     }
 
     /// The position of a credential of earlier tokens, if it is still accepted and allows as much as before.
-    pub(in crate::server) fn successor(&self, earlier: &Credential) -> Option<CredentialId> {
+    pub(crate) fn successor(&self, earlier: &Credential) -> Option<CredentialId> {
         let index = self.0.iter().position(|one| {
             (one.name(), one.secret()) == (earlier.name(), earlier.secret())
                 && one.scope() >= earlier.scope()

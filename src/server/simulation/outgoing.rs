@@ -83,7 +83,7 @@ impl Ours {
     }
 
     /// Sends a numbered message.
-    pub(crate) fn say(&mut self, ctx: &mut Context, client: ClientId, filler: usize) {
+    fn say(&mut self, ctx: &mut Context, client: ClientId, filler: usize) {
         let said = self.said.entry(client).or_default();
         let text = format!("n:{said}:{}", "x".repeat(filler));
         let sent = ctx.try_send(client, Message::Text(&text));

@@ -210,24 +210,24 @@ pub(super) fn parse_fingerprint(text: &str) -> Result<[u8; 32], TlsError> {
 
 /// The certificate of a peer, which outlasts its connection.
 #[derive(Debug)]
-pub(in crate::server) struct PeerCertificate {
+pub(crate) struct PeerCertificate {
     pub(super) name: Arc<str>,
     pub(super) chain: Vec<CertificateDer<'static>>,
 }
 
 impl PeerCertificate {
     /// The name in the certificate.
-    pub(in crate::server) fn name(&self) -> &Arc<str> {
+    pub(crate) fn name(&self) -> &Arc<str> {
         &self.name
     }
 
     /// Whether the certificate would be accepted now.
-    pub(in crate::server) fn is_accepted_by(&self, config: &TlsConfig) -> bool {
+    pub(crate) fn is_accepted_by(&self, config: &TlsConfig) -> bool {
         config.accepts(&self.chain)
     }
 
     /// Whether the certificate has not expired.
-    pub(in crate::server) fn is_current(&self) -> bool {
+    pub(crate) fn is_current(&self) -> bool {
         TlsConfig::is_current(&self.chain)
     }
 }
@@ -264,7 +264,7 @@ pub(super) struct Certificate {
     /// The common name of the subject.
     common_name: Option<String>,
     /// Whether it is of version 3, which has extensions.
-    pub(super) is_version_3: bool,
+    is_version_3: bool,
 }
 
 impl Certificate {

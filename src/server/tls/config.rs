@@ -119,7 +119,7 @@ impl TlsConfig {
     }
 
     /// Whether both accept the certificates of the same authorities.
-    pub(in crate::server) fn has_same_authorities(&self, other: &Self) -> bool {
+    pub(crate) fn has_same_authorities(&self, other: &Self) -> bool {
         let authorities = |config: &Self| {
             let clients = config.clients.as_ref();
             clients.map(|clients| clients.authorities.clone())
@@ -128,13 +128,13 @@ impl TlsConfig {
     }
 
     /// Whether the certificate of a connected client, which was verified with the same authorities, has not expired.
-    pub(in crate::server) fn is_current(chain: &[CertificateDer<'_>]) -> bool {
+    pub(crate) fn is_current(chain: &[CertificateDer<'_>]) -> bool {
         let own = chain.first().and_then(|own| Certificate::parse(own));
         own.is_none_or(|own| own.not_after.as_secs() >= UnixTime::now().as_secs())
     }
 
     /// Whether the certificate of a connected client would be accepted now.
-    pub(in crate::server) fn accepts(&self, chain: &[CertificateDer<'_>]) -> bool {
+    pub(crate) fn accepts(&self, chain: &[CertificateDer<'_>]) -> bool {
         let (Some(clients), Some((own, others))) = (&self.clients, chain.split_first()) else {
             return self.clients.is_none();
         };
@@ -246,7 +246,7 @@ impl std::error::Error for TlsError {}
 
 impl TlsIdentity {
     /// The time until the certificate expires, in seconds; negative afterwards.
-    pub(in crate::server) fn expires_in(&self) -> i64 {
+    pub(crate) fn expires_in(&self) -> i64 {
         let expiry = self.not_after();
         let seconds = |time: std::time::Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
         match expiry.duration_since(SystemTime::now()) {

@@ -18,7 +18,7 @@ pub(super) struct Side {
     /// The number of bytes that it has sent.
     pub(super) sent: usize,
     /// The number of bytes that it has got.
-    pub(super) got: usize,
+    got: usize,
     /// The number of reads that have completed the handshake.
     pub(super) opened: usize,
     /// Whether it has sent close_notify.

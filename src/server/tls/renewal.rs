@@ -18,7 +18,7 @@ const DAY: i64 = 24 * 3600;
 
 impl Core {
     /// Warns about a certificate that expires soon or has expired.
-    pub(in crate::server) fn check_certificate(&mut self) {
+    pub(crate) fn check_certificate(&mut self) {
         let Some(tls) = &self.env.config.tls else {
             return;
         };
@@ -36,7 +36,7 @@ impl Core {
 
     /// Replaces the certificates for new connections. Closes the clients whose certificates are no longer accepted, detached
     /// ones included, and returns how many it closed.
-    pub(in crate::server) fn replace_tls(&mut self, tls: TlsConfig) -> usize {
+    pub(crate) fn replace_tls(&mut self, tls: TlsConfig) -> usize {
         let mut revoked = 0;
         let present = self.env.config.tls.as_ref();
         // Verifying the signatures of thousands of clients takes long, and is necessary only for other authorities.

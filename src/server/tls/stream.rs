@@ -51,7 +51,7 @@ const HANDSHAKE: u8 = 22;
 
 /// Buffers that the streams of a loop share.
 #[derive(Debug, Default)]
-pub(in crate::server) struct Scratch {
+pub(crate) struct Scratch {
     incoming: Vec<u8>,
     gathered: Vec<u8>,
     wire: Wire,
@@ -59,7 +59,7 @@ pub(in crate::server) struct Scratch {
 
 /// A connection over TLS, of a client of the server or to another server.
 #[derive(Debug)]
-pub(in crate::server) struct TlsStream(Box<Inner>);
+pub(crate) struct TlsStream(Box<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -113,11 +113,7 @@ enum Phase {
 impl TlsStream {
     /// Encrypts the connection of a client. With `is_proxied`, a PROXY protocol header precedes the handshake:
     /// [`TlsStream::begin_handshake`] must follow it.
-    pub(in crate::server) fn new(
-        socket: Stream,
-        config: &TlsConfig,
-        is_proxied: bool,
-    ) -> io::Result<Self> {
+    pub(crate) fn new(socket: Stream, config: &TlsConfig, is_proxied: bool) -> io::Result<Self> {
         let session = Session::new(config.server()).map_err(io::Error::other)?;
         let phase = if is_proxied {
             Phase::Proxied
@@ -144,11 +140,7 @@ impl TlsStream {
     ///
     /// `InvalidInput` if `name` is not valid, `NotFound` if the authorities of the system are to be trusted and there are
     /// none. Trying again has the same result.
-    pub(in crate::server) fn connect(
-        socket: Stream,
-        tls: &ClientTls,
-        name: &str,
-    ) -> io::Result<Self> {
+    pub(crate) fn connect(socket: Stream, tls: &ClientTls, name: &str) -> io::Result<Self> {
         let name = server_name(name)?;
         let mut session = Session::connect(tls.config()?, name).map_err(io::Error::other)?;
         let mut wire = Wire::default();
@@ -183,53 +175,53 @@ impl TlsStream {
     }
 
     /// The socket.
-    pub(in crate::server) fn socket(&self) -> &Stream {
+    pub(crate) fn socket(&self) -> &Stream {
         &self.0.socket
     }
 
     /// The socket.
-    pub(in crate::server) fn socket_mut(&mut self) -> &mut Stream {
+    pub(crate) fn socket_mut(&mut self) -> &mut Stream {
         &mut self.0.socket
     }
 
     /// Whether the handshake is in progress.
-    pub(in crate::server) fn is_handshaking(&self) -> bool {
+    pub(crate) fn is_handshaking(&self) -> bool {
         self.0.phase == Phase::Handshake
     }
 
     /// Whether the handshake has failed.
-    pub(in crate::server) fn has_failed_handshake(&self) -> bool {
+    pub(crate) fn has_failed_handshake(&self) -> bool {
         self.0.phase == Phase::Failed && !self.0.was_open
     }
 
     /// Whether a connection to a server has failed because of the certificate of either side, so that trying again has the same
     /// result. With TLS 1.3, the server can refuse the client's certificate after the handshake.
-    pub(in crate::server) fn is_certificate_error(&self) -> bool {
+    pub(crate) fn is_certificate_error(&self) -> bool {
         self.0.is_certificate_error
     }
 
     /// Whether the peer has begun a handshake that was not completed.
-    pub(in crate::server) fn is_inside_handshake(&self) -> bool {
+    pub(crate) fn is_inside_handshake(&self) -> bool {
         (self.is_handshaking() && self.0.handshake_bytes > 0) || self.has_failed_handshake()
     }
 
     /// Whether the peer has resumed an earlier session.
-    pub(in crate::server) fn is_resumed(&self) -> bool {
+    pub(crate) fn is_resumed(&self) -> bool {
         self.0.session.is_resumed()
     }
 
     /// The protocol version and the cipher suite.
-    pub(in crate::server) fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         self.0.session.describe()
     }
 
     /// The name in the certificate of the client, which was verified. A server has none.
-    pub(in crate::server) fn peer(&self) -> Option<&Arc<str>> {
+    pub(crate) fn peer(&self) -> Option<&Arc<str>> {
         self.0.peer.as_ref()
     }
 
     /// The certificate of the client, which was verified. A server has none.
-    pub(in crate::server) fn certificate(&self) -> Option<PeerCertificate> {
+    pub(crate) fn certificate(&self) -> Option<PeerCertificate> {
         Some(PeerCertificate {
             name: self.0.peer.clone()?,
             chain: self.0.session.peer_chain().to_vec(),
@@ -238,34 +230,34 @@ impl TlsStream {
 
     /// Whether the certificate of the client, or its absence, would be accepted now. True before the handshake is complete,
     /// after a failure, and for a server.
-    pub(in crate::server) fn is_accepted_by(&self, config: &TlsConfig) -> bool {
+    pub(crate) fn is_accepted_by(&self, config: &TlsConfig) -> bool {
         let session = &self.0.session;
         self.0.phase != Phase::Open || session.is_client() || config.accepts(session.peer_chain())
     }
 
     /// Whether the certificate of the client, if it has sent one, has not expired. True for a server.
-    pub(in crate::server) fn is_current(&self) -> bool {
+    pub(crate) fn is_current(&self) -> bool {
         let session = &self.0.session;
         session.is_client() || TlsConfig::is_current(session.peer_chain())
     }
 
     /// The number of encrypted bytes that the socket has not taken.
-    pub(in crate::server) fn sealed(&self) -> usize {
+    pub(crate) fn sealed(&self) -> usize {
         self.0.sealed.len()
     }
 
     /// Details of the last read.
-    pub(in crate::server) fn last_read(&self) -> LastRead {
+    pub(crate) fn last_read(&self) -> LastRead {
         self.0.last_read
     }
 
     /// Details of the last write.
-    pub(in crate::server) fn last_write(&self) -> LastWrite {
+    pub(crate) fn last_write(&self) -> LastWrite {
         self.0.last_write
     }
 
     /// Begins the handshake behind a PROXY protocol header. `input` is what was read behind the header.
-    pub(in crate::server) fn begin_handshake(&mut self, input: &[u8]) {
+    pub(crate) fn begin_handshake(&mut self, input: &[u8]) {
         if self.0.phase == Phase::Proxied {
             self.0.phase = Phase::Handshake;
             self.0.received = input.to_vec();
@@ -280,11 +272,7 @@ impl TlsStream {
     ///
     /// `WouldBlock` if there is no plaintext yet, `InvalidData` if the peer violates TLS (an alert has been sent, RFC 8446
     /// section 6), and otherwise the error of the socket.
-    pub(in crate::server) fn read(
-        &mut self,
-        buffer: &mut [u8],
-        scratch: &mut Scratch,
-    ) -> io::Result<usize> {
+    pub(crate) fn read(&mut self, buffer: &mut [u8], scratch: &mut Scratch) -> io::Result<usize> {
         let inner = &mut *self.0;
         inner.last_read = LastRead::default();
         if !inner.plain.is_empty() {
@@ -322,7 +310,7 @@ impl TlsStream {
     ///
     /// The error of the socket, that of a session that has failed, or `Other` if the keys have reached their usage limit (RFC
     /// 8446 section 5.5).
-    pub(in crate::server) fn write(
+    pub(crate) fn write(
         &mut self,
         buffers: &[IoSlice<'_>],
         scratch: &mut Scratch,
@@ -363,12 +351,12 @@ impl TlsStream {
     }
 
     /// Writes the encrypted bytes that wait, and returns how many the socket took.
-    pub(in crate::server) fn flush(&mut self) -> io::Result<usize> {
+    pub(crate) fn flush(&mut self) -> io::Result<usize> {
         self.0.flush()
     }
 
     /// Sends close_notify if the session is open and this was not done. The socket may not take it at once.
-    pub(in crate::server) fn close(&mut self, scratch: &mut Scratch) {
+    pub(crate) fn close(&mut self, scratch: &mut Scratch) {
         let inner = &mut *self.0;
         if inner.phase == Phase::Open && !std::mem::replace(&mut inner.close_sent, true) {
             let rest = rest(&mut inner.received, inner.has_records);
@@ -384,13 +372,13 @@ impl TlsStream {
     }
 
     /// The memory that the stream holds for its peer, in bytes.
-    pub(in crate::server) fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         let inner = &self.0;
         inner.received.capacity() + inner.plain.capacity() + inner.sealed.capacity()
     }
 
     /// The number of bytes that `len` bytes of output take on the socket, at most.
-    pub(in crate::server) fn sealed_len(len: usize) -> usize {
+    pub(crate) fn sealed_len(len: usize) -> usize {
         /// The maximum length that encryption adds to a record.
         const OVERHEAD: usize = 64;
         /// The maximum length of a record.

@@ -32,8 +32,7 @@ const MAX_NAMES: usize = 4;
 const LAST_SECOND: u64 = 253_402_300_799;
 
 /// The error for a certificate that no trusted authority has signed.
-pub(in crate::server) const UNTRUSTED: &str =
-    "the server's certificate is not signed by a trusted authority";
+pub(crate) const UNTRUSTED: &str = "the server's certificate is not signed by a trusted authority";
 
 /// Verifies the certificate of a server, and that the server has its private key.
 #[derive(Debug)]
