@@ -174,7 +174,7 @@ const MAX_REPLIES: usize = 256;
 const MAX_BYTES: usize = 64 << 10;
 
 /// The maximum number of errors that are reported without a valid command in between.
-pub(super) const MAX_ERRORS: u32 = 100;
+const MAX_ERRORS: u32 = 100;
 /// A valid command allows one more error report, at most once in this interval.
 const ERROR_INTERVAL: Duration = Duration::from_millis(100);
 /// After this many invalid lines in a row, the program's output is read slowly.

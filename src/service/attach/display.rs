@@ -121,7 +121,7 @@ const ESC: u8 = 0x1b;
 
 /// The state of the terminal's screen.
 #[derive(Debug, Default)]
-pub(super) struct Screen {
+struct Screen {
     is_alternate: bool,
     state: State,
     /// The number that is being read.
@@ -144,12 +144,12 @@ enum State {
 
 impl Screen {
     /// Whether the alternate screen is shown.
-    pub(super) fn is_alternate(&self) -> bool {
+    fn is_alternate(&self) -> bool {
         self.is_alternate
     }
 
     /// Follows a piece of output.
-    pub(super) fn follow(&mut self, mut output: &[u8]) {
+    fn follow(&mut self, mut output: &[u8]) {
         while let Some(&byte) = output.first() {
             // Most output is text.
             if self.state == State::Text && byte != ESC {

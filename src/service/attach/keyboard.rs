@@ -18,7 +18,7 @@ const SUSPEND: u8 = 0x1a;
 
 /// A piece of what the user has typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Typed<'a> {
+enum Typed<'a> {
     /// Keys for the program.
     Keys(&'a [u8]),
     /// An escape character for the program. It was held, so it is not part of the input at hand.
@@ -58,7 +58,7 @@ impl EscapeParser {
     }
 
     /// Takes the next piece from the front of `input`. Returns `None` when `input` is used up.
-    pub(super) fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<Typed<'a>> {
+    fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<Typed<'a>> {
         let Some(escape) = self.escape else {
             let keys = std::mem::take(input);
             return (!keys.is_empty()).then_some(Typed::Keys(keys));

@@ -33,14 +33,14 @@ impl Bridge {
         self.begin_linger(ctx);
     }
 
-    pub(super) fn begin_linger(&mut self, ctx: &mut Context) {
+    fn begin_linger(&mut self, ctx: &mut Context) {
         if self.linger.is_none() {
             self.linger = Some(ctx.set_timer(self.config.linger));
         }
     }
 
     /// Leaves the server, after it has received what is pending.
-    pub(super) fn close(&mut self, ctx: &mut Context, client: ClientId) {
+    fn close(&mut self, ctx: &mut Context, client: ClientId) {
         self.stage = Stage::Closing;
         self.begin_linger(ctx);
         ctx.close(client, CloseCode::NORMAL, "");
@@ -139,7 +139,7 @@ impl Bridge {
     }
 
     /// Begins another connection: at once, or after a delay if the last one was unstable.
-    pub(super) fn reconnect(&mut self, ctx: &mut Context, reason: &str, was_stable: bool) {
+    fn reconnect(&mut self, ctx: &mut Context, reason: &str, was_stable: bool) {
         if was_stable {
             self.unstable = 0;
             self.unstable_since = None;

@@ -17,7 +17,7 @@ const OVERHEAD: usize = 16;
 
 impl Bridge {
     /// Whether standard input must wait.
-    pub(super) fn is_held(&self, ctx: &Context) -> bool {
+    fn is_held(&self, ctx: &Context) -> bool {
         let owes_too_much = self.output.as_ref().is_some_and(Output::owes_too_much);
         owes_too_much
             || match self.link {
@@ -27,7 +27,7 @@ impl Bridge {
             }
     }
 
-    pub(super) fn handle_line(&mut self, ctx: &mut Context, line: Line<'_>) -> ControlFlow<()> {
+    fn handle_line(&mut self, ctx: &mut Context, line: Line<'_>) -> ControlFlow<()> {
         match line {
             Line::Whole(bytes) => self.handle_message(ctx, bytes),
             Line::TooLong(_) if self.config.json => self.skipped = Some(IdRecovery::default()),
@@ -62,7 +62,7 @@ impl Bridge {
         }
     }
 
-    pub(super) fn handle_message(&mut self, ctx: &mut Context, bytes: &[u8]) {
+    fn handle_message(&mut self, ctx: &mut Context, bytes: &[u8]) {
         if !self.config.json {
             return match std::str::from_utf8(bytes) {
                 Ok(text) => self.send(ctx, Message::Text(text)),

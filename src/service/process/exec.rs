@@ -284,7 +284,7 @@ const GROUP: usize = 3;
 
 /// Bytes as base64.
 #[derive(Debug, Default)]
-pub(super) struct Base64Blocks {
+struct Base64Blocks {
     blocks: Vec<String>,
     /// The bytes after the last whole group, fewer than [`GROUP`].
     rest: Vec<u8>,

@@ -185,7 +185,7 @@ impl Programs {
         self.entries.get(&id).map(|entry| &entry.program)
     }
 
-    pub(crate) fn get_mut(&mut self, id: Uuid) -> Option<&mut Program> {
+    fn get_mut(&mut self, id: Uuid) -> Option<&mut Program> {
         self.entries.get_mut(&id).map(|entry| &mut entry.program)
     }
 
