@@ -39,7 +39,7 @@ pub(super) struct RouterModel {
     /// The upstream ids of the requests that each client got.
     pub(super) agent_requests: BTreeMap<ClientId, Vec<String>>,
     pub(super) closed: HashSet<ClientId>,
-    pub(super) secrets: u64,
+    secrets: u64,
     pub(super) away: HashSet<ClientId>,
     /// The sessions that clients have attached to since the last check, and all tokens for that.
     pub(super) attached: Vec<(ClientId, String)>,

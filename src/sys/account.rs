@@ -95,12 +95,12 @@ impl Known {
 /// A user with the groups that login(1) would set.
 #[derive(Clone, Debug)]
 pub(crate) struct Account {
-    pub(crate) name: String,
-    pub(crate) home: String,
-    pub(crate) shell: String,
+    name: String,
+    home: String,
+    shell: String,
     pub(crate) uid: Uid,
-    pub(crate) gid: Gid,
-    pub(crate) groups: Vec<Gid>,
+    gid: Gid,
+    groups: Vec<Gid>,
 }
 
 impl Account {

@@ -24,24 +24,24 @@ pub(super) struct Peer {
     /// The client by its token.
     pub(super) id: ClientId,
     /// The id for events of the present connection.
-    pub(super) connection: ClientId,
+    connection: ClientId,
     pub(super) stream: MemoryStream,
     /// The number of bytes of output that the client has read.
     pub(super) read: usize,
     pub(super) link: Link,
     pub(super) token: String,
     /// The previous token, which may still be valid.
-    pub(super) earlier: String,
-    pub(super) wants_notice: bool,
+    earlier: String,
+    wants_notice: bool,
     /// The number of received messages that the notice must have, while it is awaited.
-    pub(super) notice: Option<usize>,
+    notice: Option<usize>,
     /// The messages of the client: the last byte of each.
     pub(super) letters: Vec<u8>,
     /// The number of messages written, on the current connection and earlier ones.
-    pub(super) written: usize,
+    written: usize,
     pub(super) received: u64,
     /// Payloads of PINGs that are not answered.
-    pub(super) pings: Vec<Vec<u8>>,
+    pings: Vec<Vec<u8>>,
     pub(super) is_over: bool,
 }
 
@@ -74,7 +74,7 @@ impl Peer {
     }
 
     /// Sends a handshake on the current connection.
-    pub(super) fn ask(&mut self, world: &mut Sea, query: &str, field: &str) {
+    fn ask(&mut self, world: &mut Sea, query: &str, field: &str) {
         let notice = if self.wants_notice { "&notice=1" } else { "" };
         let head = format!(
             "GET /?{query}{notice} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -158,7 +158,7 @@ impl Peer {
     }
 
     /// Completes the closing handshake. The client has every message, unless it has read too slowly.
-    pub(super) fn answer_close(&mut self, world: &mut Sea, payload: &[u8]) {
+    fn answer_close(&mut self, world: &mut Sea, payload: &[u8]) {
         let service = world.service();
         let ended = service.ended.get(&self.id).map(|(account, _)| account);
         let account = service.accounts.get(&self.id).or(ended).expect("a client");
@@ -177,7 +177,7 @@ impl Peer {
         self.is_over = true;
     }
 
-    pub(super) fn handle_response(&mut self, world: &Sea, head: &str, is_latest: bool) {
+    fn handle_response(&mut self, world: &Sea, head: &str, is_latest: bool) {
         let field = head
             .lines()
             .find_map(|line| line.strip_prefix("Outrigger-Resume: "));
@@ -211,7 +211,7 @@ impl Peer {
         self.link = Link::Open;
     }
 
-    pub(super) fn handle_frame(&mut self, opcode: u8, payload: &[u8]) {
+    fn handle_frame(&mut self, opcode: u8, payload: &[u8]) {
         match opcode {
             0x1 if self.notice.is_some() => {
                 let taken = self.notice.take().unwrap_or_default();
