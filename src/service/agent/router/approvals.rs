@@ -1,90 +1,57 @@
 //! Permission requests for observers, who may answer them if the settings permit it.
 
-use super::sessions::SessionKey;
-use super::{AgentRequest, Router, RouterOutput};
+use super::sessions::{SessionKey, Sessions};
+use super::{AgentRequest, Exchange, RouterOutput};
 use crate::ClientId;
 use crate::log_event::{log_event, word};
-use crate::service::agent::config::Approvals;
 use crate::service::json::{quote, unescape};
 use crate::service::jsonrpc::{Envelope, MessageKind, member};
 
-impl Router {
-    /// Whether a client may answer permission requests of the sessions that it observes.
-    fn may_approve(&self, client: ClientId, output: &impl RouterOutput) -> bool {
-        self.limits.approvals == Approvals::Any
-            && !output.has_watch_scope(client)
-            && !self.clients.is_viewer(client)
-    }
-
+impl Sessions {
     /// Sends the observers of a session a permission request that the session's client has received. `sent` is the
     /// message that the client received.
     pub(super) fn show_permission(
-        &mut self,
+        &self,
+        exchange: &mut Exchange,
         upstream_id: u64,
         session: &SessionKey,
         sent: &str,
         output: &mut impl RouterOutput,
     ) {
-        let Some(bound) = self.sessions.get(session) else {
+        let Some(bound) = self.get(session) else {
             return;
         };
         let controller = bound.controller();
         let observers = bound.observers.iter();
         let observers = observers.filter(|observer| Some(**observer) != controller);
         for observer in observers.copied().collect::<Vec<_>>() {
-            self.show_permission_to(observer, upstream_id, sent, output);
-        }
-    }
-
-    fn show_permission_to(
-        &mut self,
-        observer: ClientId,
-        upstream_id: u64,
-        sent: &str,
-        output: &mut impl RouterOutput,
-    ) {
-        if self.may_approve(observer, output) {
-            let request = self.requests.of_agent.get_mut(upstream_id);
-            if let Some(request) = request.filter(|request| !request.approvers.contains(&observer))
-            {
-                request.approvers.push(observer);
-                output.to_client(observer, &[sent]);
-            }
-        } else if let Ok(envelope) = Envelope::parse(sent)
-            && let Some(params) = &envelope.body
-        {
-            output.to_client(
-                observer,
-                &[
-                    r#"{"jsonrpc":"2.0","method":"session/request_permission","params":"#,
-                    &sent[params.clone()],
-                    "}",
-                ],
-            );
+            exchange.show_permission_to(observer, upstream_id, sent, output);
         }
     }
 
     /// Sends the open permission requests of a session to a client that has attached to the session.
     pub(super) fn send_pending(
-        &mut self,
+        &self,
+        exchange: &mut Exchange,
         client: ClientId,
         session: &SessionKey,
         output: &mut impl RouterOutput,
     ) {
-        let pending = self.requests.of_agent.iter();
+        let pending = exchange.requests.of_agent.iter();
         let pending = pending.filter(|(_, request)| request.session.as_ref() == Some(session));
         let pending =
             pending.filter_map(|(id, request)| Some((id, request.text.as_ref()?.clone())));
         let mut pending: Vec<(u64, Box<str>)> = pending.collect();
         pending.sort_unstable_by_key(|(id, _)| *id);
         for (id, sent) in pending {
-            self.show_permission_to(client, id, &sent, output);
+            exchange.show_permission_to(client, id, &sent, output);
         }
     }
 
     /// Logs who answered a permission request. Tells the other clients that could have answered it, and the observers.
     pub(super) fn note_approval(
         &self,
+        exchange: &Exchange,
         upstream_id: u64,
         request: &AgentRequest,
         client: ClientId,
@@ -96,7 +63,7 @@ impl Router {
         };
         let tool_call = request.text.as_deref().and_then(tool_call_of);
         let option = option_of(answer);
-        let state = self.clients.get(client);
+        let state = exchange.clients.get(client);
         let principal = state.map(|state| state.principal.to_string());
         let principal = principal.unwrap_or_default();
         let shown_option = option.as_deref().map_or("no option".into(), shortened);
@@ -110,7 +77,7 @@ impl Router {
             tool_call = word(&shown_call),
         );
         request.revoke(upstream_id, Some(client), output);
-        let observed = self.sessions.get(session);
+        let observed = self.get(session);
         let observed = observed.is_some_and(|bound| bound.is_observed());
         if !observed {
             return;
@@ -123,7 +90,7 @@ impl Router {
             json(tool_call),
             json(option),
         );
-        let observers = self.sessions.get(session);
+        let observers = self.get(session);
         let observers = observers.map_or(&[][..], |bound| &bound.observers);
         let others = observers.iter().chain(Some(&request.client));
         for other in others.filter(|other| **other != client) {

@@ -16,8 +16,8 @@ impl Router {
         principal: Principal,
         is_sole: bool,
     ) {
-        let has_handshake = self.limits.protocol.has_handshake();
-        let state = self.clients.add(client, principal, is_sole);
+        let has_handshake = self.exchange.limits.protocol.has_handshake();
+        let state = self.exchange.clients.add(client, principal, is_sole);
         state.initialized = !has_handshake;
         state.process = (!has_handshake).then_some(0);
     }
@@ -33,7 +33,7 @@ impl Router {
     ) {
         let mut cancelled: Vec<(usize, SessionKey)> = Vec::new();
         for &id in requests {
-            let Some(request) = self.requests.take(id) else {
+            let Some(request) = self.exchange.requests.take(id) else {
                 continue;
             };
             let abandon = |session| AbandonedRequest {
@@ -53,7 +53,7 @@ impl Router {
                 }
                 (RequestClass::Claim, Some(session)) if is_unconfirmed(&session) => {
                     let abandoned = abandon(Some(session.to_string().into()));
-                    if let Some(process) = self.processes.get_mut(request.process) {
+                    if let Some(process) = self.exchange.processes.get_mut(request.process) {
                         process.abandoned.insert(id, abandoned);
                     }
                 }
@@ -61,7 +61,7 @@ impl Router {
                     output.to_agent(request.process, &[&cancellation(id, None)]);
                 }
                 (class, session) => {
-                    let Some(process) = self.processes.get_mut(request.process) else {
+                    let Some(process) = self.exchange.processes.get_mut(request.process) else {
                         continue;
                     };
                     if class == RequestClass::Create {
@@ -84,16 +84,18 @@ impl Router {
         client: ClientId,
         output: &mut impl RouterOutput,
     ) {
-        self.hand_over_to_claimants(client, output);
-        let Some(state) = self.clients.remove(client) else {
+        self.sessions
+            .hand_over_to_claimants(&mut self.exchange, client, output);
+        let Some(state) = self.exchange.clients.remove(client) else {
             return;
         };
-        for process in self.processes.iter_mut() {
+        for process in self.exchange.processes.iter_mut() {
             process.initialize.forget(client);
         }
         self.abandon_requests(client, &state.principal, &state.client_requests, output);
         for session in &state.observed {
-            self.stop_observing(client, session);
+            self.sessions
+                .stop_observing(&mut self.exchange, client, session);
         }
         for session in &state.sessions {
             if let Some(bound) = self.sessions.get(session)
@@ -103,17 +105,18 @@ impl Router {
             }
         }
         for id in state.agent_requests {
-            if let Some(request) = self.requests.of_agent.remove(id) {
+            if let Some(request) = self.exchange.requests.of_agent.remove(id) {
                 request.revoke(id, Some(client), output);
                 let gone = client_gone(&request.ids.id, request.permission);
                 output.to_agent(request.process, &[&gone]);
             }
         }
         for session in state.sessions {
-            self.release(now, client, &session, output);
+            self.sessions
+                .release(&mut self.exchange, now, client, &session, output);
         }
-        for process in self.processes.indices() {
-            self.drop_early(process, output);
+        for process in self.exchange.processes.indices() {
+            self.exchange.drop_early(process, output);
         }
         self.stop_unused();
     }

@@ -7,8 +7,6 @@ use super::sessions::{Session, SessionError, SessionKey};
 use super::{
     ClientCall, ClientRequest, MAX_INITIALIZE, RequestClass, Router, RouterOutput, is_cancellation,
 };
-use crate::service::agent::params::known_params;
-use crate::service::agent::schema::wrong_kind;
 use crate::service::jsonrpc::{
     Envelope, EnvelopeError, IdRanges, MAX_ID, MessageKind, PROGRESS, TOO_LONG, assigned, code,
     error, invalid_message_error,
@@ -35,10 +33,11 @@ impl Router {
         text: &str,
         output: &mut impl RouterOutput,
     ) {
-        if self.clients.is_viewer(client) {
+        if self.exchange.clients.is_viewer(client) {
             return log::debug!("{client} only watches: a message was ignored");
         }
         let is_first = self
+            .exchange
             .clients
             .get(client)
             .is_some_and(|state| !state.initialized);
@@ -57,7 +56,7 @@ impl Router {
         if envelope.id().is_some_and(|id| id.len() > MAX_ID) {
             return output.close(client, CloseCode::POLICY, "Request id too long");
         }
-        let Some(state) = self.clients.get_mut(client) else {
+        let Some(state) = self.exchange.clients.get_mut(client) else {
             return;
         };
         if !state.initialized {
@@ -75,11 +74,11 @@ impl Router {
         if has_watch_scope && !self.admit_from_observer(client, &envelope, output) {
             return;
         }
-        if output.is_long_json(text.len()) && !self.is_prompt(&envelope) {
+        if output.is_long_json(text.len()) && !self.exchange.is_prompt(&envelope) {
             output.count_long_json();
             return self.refuse_long(client, &envelope, output);
         }
-        let known = match self.check_schema(&envelope) {
+        let known = match self.exchange.check_schema(&envelope) {
             Ok(known) => known,
             Err(refused) => return output.to_client(client, &[&refused]),
         };
@@ -91,7 +90,7 @@ impl Router {
         };
         match &envelope.kind {
             MessageKind::Request { method, id }
-                if method == "initialize" && self.limits.protocol.has_handshake() =>
+                if method == "initialize" && self.exchange.limits.protocol.has_handshake() =>
             {
                 let id = &envelope.text[id.clone()];
                 self.initialize_from_client(now, client, &envelope, id, output);
@@ -108,40 +107,6 @@ impl Router {
         }
     }
 
-    /// Checks that a message is what the schema says: a request or a notification, and with the right types in the parameters
-    /// with which a client could otherwise make the agent exit. Returns the message with only the parameters that the schema has,
-    /// if it is one of these, or the error response.
-    fn check_schema(&self, envelope: &Envelope<'_>) -> Result<Option<String>, String> {
-        let (method, id) = match &envelope.kind {
-            MessageKind::Request { method, id } => (method, Some(&envelope.text[id.clone()])),
-            MessageKind::Notification { method } => (method, None),
-            MessageKind::Response { .. } => return Ok(None),
-        };
-        if !self.limits.protocol.has_schema() {
-            return Ok(None);
-        }
-        if let Some(why) = wrong_kind(method, id.is_some()) {
-            let id = id.unwrap_or("null");
-            return Err(error(id, code::INVALID, "Invalid request", Some(why)));
-        }
-        let Some(id) = id else { return Ok(None) };
-        match known_params(envelope.text, method) {
-            Ok(None) => Ok(None),
-            Ok(Some(params)) => Ok(Some(format!(
-                r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#
-            ))),
-            Err(why) => Err(error(id, code::PARAMS, "Invalid params", Some(&why))),
-        }
-    }
-
-    /// Whether a message is a prompt, which may have long images.
-    fn is_prompt(&self, envelope: &Envelope<'_>) -> bool {
-        let MessageKind::Request { method, .. } = &envelope.kind else {
-            return false;
-        };
-        self.limits.protocol.has_sessions() && RequestClass::of(method) == RequestClass::Prompt
-    }
-
     /// Refuses a message that is too long. If it is an answer, the agent gets an error in its place.
     fn refuse_long(
         &mut self,
@@ -155,7 +120,9 @@ impl Router {
                 let refused = error(id, code::INVALID, "Invalid request", Some(TOO_LONG));
                 output.to_client(client, &[&refused]);
             }
-            MessageKind::Notification { .. } => self.counters.drop_client_message(client, TOO_LONG),
+            MessageKind::Notification { .. } => {
+                self.exchange.counters.drop_client_message(client, TOO_LONG)
+            }
             MessageKind::Response { id, .. } => {
                 let id = &envelope.text[id.clone()];
                 let failed = error(id, code::INTERNAL, "Internal error", Some(TOO_LONG));
@@ -176,12 +143,12 @@ impl Router {
         output: &mut impl RouterOutput,
     ) -> bool {
         if let MessageKind::Request { method, id } = &envelope.kind {
-            if self.limits.protocol.has_sessions() && is_for_observers(method) {
+            if self.exchange.limits.protocol.has_sessions() && is_for_observers(method) {
                 return true;
             }
             output.to_client(client, &[&watch_only(&envelope.text[id.clone()])]);
         }
-        self.counters.denied += 1;
+        self.exchange.counters.denied += 1;
         false
     }
 
@@ -199,22 +166,22 @@ impl Router {
             let refused = error(raw_id, code::STOPPING, "Server shutting down", None);
             return output.to_client(client, &[&refused]);
         }
-        if self.limits.protocol.has_sessions()
+        if self.exchange.limits.protocol.has_sessions()
             && self.observe_request(client, envelope, method, raw_id, output)
         {
             return;
         }
-        let own = match self.own_process(client, raw_id) {
+        let own = match self.exchange.own_process(client, raw_id) {
             Some(Ok(own)) => own,
             Some(Err(refused)) => return output.to_client(client, &[&refused]),
             None => return,
         };
-        let upstream_id = self.requests.next_id();
+        let upstream_id = self.exchange.requests.next_id();
         let admitted = match self.admit((client, own), upstream_id, envelope, method, output) {
             Ok(admitted) => admitted,
             Err(error) => {
                 if !matches!(error, SessionError::Invalid(_) | SessionError::Full) {
-                    self.counters.denied += 1;
+                    self.exchange.counters.denied += 1;
                 }
                 return output.to_client(client, &[&error.response(raw_id)]);
             }
@@ -227,15 +194,15 @@ impl Router {
             }
         };
 
-        self.counters.count_request(admitted.class);
+        self.exchange.counters.count_request(admitted.class);
         if let (RequestClass::Prompt, Some(session)) = (admitted.class, &admitted.session) {
             self.begin_turn(admitted.process, session, envelope, output);
         }
         // The request is recorded before it is sent, so its response cannot arrive first.
         let process = admitted.process;
-        let places = self.places_of(method);
-        self.requests.record(
-            &mut self.clients,
+        let places = self.exchange.places_of(method);
+        self.exchange.requests.record(
+            &mut self.exchange.clients,
             ClientRequest {
                 process,
                 upstream_id,
@@ -249,7 +216,7 @@ impl Router {
                 },
             },
         );
-        if admitted.is_kept && method == "session/resume" && self.lacks_resume(process) {
+        if admitted.is_kept && method == "session/resume" && self.exchange.lacks_resume(process) {
             // The agent still has the session and does not know about connections, so no message to it is needed.
             let response = format!(r#"{{"jsonrpc":"2.0","id":{upstream_id},"result":{{}}}}"#);
             return self.handle_agent_message(now, process, &response, output);
@@ -259,26 +226,6 @@ impl Router {
         ids.replace(envelope.text, upstream_id, cancelled, |parts| {
             output.to_agent(process, parts);
         });
-    }
-
-    /// Whether the agent does not have `session/resume`.
-    fn lacks_resume(&self, process: usize) -> bool {
-        let process = self.processes.get(process);
-        process.is_some_and(|process| process.initialize.lacks_resume())
-    }
-
-    /// The process that a client's request can go to, or the error for the client. `None` if there is no such client.
-    fn own_process(&self, client: ClientId, raw_id: &str) -> Option<Result<usize, String>> {
-        let state = self.clients.get(client)?;
-        if state.client_requests.len() >= self.limits.client_requests {
-            let why = Some("too many requests are waiting");
-            let refused = error(raw_id, code::TOO_MANY, "Too many requests", why);
-            return Some(Err(refused));
-        }
-        Some(state.process.ok_or_else(|| {
-            let why = Some("initialize has not succeeded");
-            error(raw_id, code::INVALID, "Invalid request", why)
-        }))
     }
 
     /// The request that a request cancels, and where the request has its own ids.
@@ -291,12 +238,13 @@ impl Router {
         id: Range<usize>,
     ) -> Result<(Option<(Range<usize>, u64)>, IdRanges), &'static str> {
         let cancelled = is_cancellation(method).then(|| {
-            self.requests
-                .find_cancelled(self.clients.get(client), envelope)
+            self.exchange
+                .requests
+                .find_cancelled(self.exchange.clients.get(client), envelope)
         });
         Ok((
             cancelled.transpose()?,
-            self.limits.protocol.id_ranges(envelope, id)?,
+            self.exchange.limits.protocol.id_ranges(envelope, id)?,
         ))
     }
 
@@ -308,7 +256,7 @@ impl Router {
         envelope: &Envelope<'_>,
         output: &mut impl RouterOutput,
     ) {
-        let is_long = self.has_long_turns(process);
+        let is_long = self.exchange.has_long_turns(process);
         let Some(bound) = self.sessions.get_mut(session) else {
             return;
         };
@@ -328,7 +276,7 @@ impl Router {
         method: &str,
         output: &impl RouterOutput,
     ) -> Result<Admitted, SessionError> {
-        if !self.limits.protocol.has_sessions() {
+        if !self.exchange.limits.protocol.has_sessions() {
             let class = match method {
                 "subscriptions/listen" => RequestClass::Listen,
                 _ => RequestClass::Other,
@@ -341,10 +289,23 @@ impl Router {
             });
         }
         let class = RequestClass::of(method);
-        let about = self.check_names(client, method, envelope, class == RequestClass::Claim)?;
+        let about = self.sessions.check_names(
+            &self.exchange,
+            client,
+            method,
+            envelope,
+            class == RequestClass::Claim,
+        )?;
         match (class, envelope.session.as_deref()) {
             (RequestClass::Claim, Some(id)) => {
-                let claimed = self.claim(client, upstream_id, id, envelope, output)?;
+                let claimed = self.sessions.claim(
+                    &mut self.exchange,
+                    client,
+                    upstream_id,
+                    id,
+                    envelope,
+                    output,
+                )?;
                 Ok(Admitted {
                     class,
                     session: Some(claimed.session),
@@ -354,7 +315,7 @@ impl Router {
             }
             _ => {
                 if class == RequestClass::Create {
-                    self.check_room(client)?;
+                    self.sessions.check_room(&mut self.exchange, client)?;
                 }
                 let bound = about.as_ref().and_then(|about| self.sessions.get(about));
                 Ok(Admitted {
@@ -375,49 +336,59 @@ impl Router {
         method: &str,
         output: &mut impl RouterOutput,
     ) {
-        let about = match self.check_names(client, method, envelope, false) {
+        let about = match self
+            .sessions
+            .check_names(&self.exchange, client, method, envelope, false)
+        {
             Ok(about) => about,
             Err(error) => {
-                self.counters.denied += 1;
+                self.exchange.counters.denied += 1;
                 let start = &method[..method.floor_char_boundary(100)];
                 return log::warn!("dropped a notification {start:?} of {client}: {error}");
             }
         };
-        self.counters.notifications += 1;
+        self.exchange.counters.notifications += 1;
         let text = envelope.text;
         if method == PROGRESS
-            && self.limits.protocol.has_progress_tokens()
+            && self.exchange.limits.protocol.has_progress_tokens()
             && !self
+                .exchange
                 .requests
-                .has_progress_token(self.clients.get(client), envelope)
+                .has_progress_token(self.exchange.clients.get(client), envelope)
         {
             let why = "the progress token belongs to no request to this client";
-            return self.counters.drop_client_message(client, why);
+            return self.exchange.counters.drop_client_message(client, why);
         }
         if !is_cancellation(method) {
             let session = about.and_then(|session| self.sessions.get(&session));
             let process = session.map(Session::process);
-            if let Some(process) = process.or(self.clients.process_of(client)) {
+            if let Some(process) = process.or(self.exchange.clients.process_of(client)) {
                 output.to_agent(process, &[text]);
             }
             return;
         }
         match self
+            .exchange
             .requests
-            .find_cancelled(self.clients.get(client), envelope)
+            .find_cancelled(self.exchange.clients.get(client), envelope)
         {
             Ok((range, upstream_id)) => {
                 let id = upstream_id.to_string();
-                let Some(request) = self.requests.of_clients.get(upstream_id) else {
+                let Some(request) = self.exchange.requests.of_clients.get(upstream_id) else {
                     return;
                 };
                 let process = request.process;
                 output.to_agent(process, &[&text[..range.start], &id, &text[range.end..]]);
-                if self.limits.protocol.cancels_without_response(method) {
+                if self
+                    .exchange
+                    .limits
+                    .protocol
+                    .cancels_without_response(method)
+                {
                     self.finish_client_request(now, upstream_id);
                 }
             }
-            Err(why) => self.counters.drop_client_message(client, why),
+            Err(why) => self.exchange.counters.drop_client_message(client, why),
         }
     }
 
@@ -438,21 +409,31 @@ impl Router {
             }
         );
         let upstream_id = assigned(&text[id.clone()]).filter(|upstream_id| {
-            let request = self.requests.of_agent.get(*upstream_id);
+            let request = self.exchange.requests.of_agent.get(*upstream_id);
             request.is_some_and(|request| {
                 // An observer that cannot answer says so with an error, which is no answer.
                 let approves = success && request.approvers.contains(&client);
                 request.client == client || approves
             })
         });
-        let answered = upstream_id
-            .and_then(|id| Some((id, self.requests.forget_of_agent(&mut self.clients, id)?)));
+        let answered = upstream_id.and_then(|id| {
+            Some((
+                id,
+                self.exchange
+                    .requests
+                    .forget_of_agent(&mut self.exchange.clients, id)?,
+            ))
+        });
         let Some((upstream_id, request)) = answered else {
             let why = "the answer matches no request to this client";
-            return self.counters.drop_client_message(client, why);
+            return self.exchange.counters.drop_client_message(client, why);
         };
-        if let Err(refused) = self.access().check_answer(client, request.places, envelope) {
-            self.counters.denied += 1;
+        if let Err(refused) =
+            self.sessions
+                .access(&self.exchange)
+                .check_answer(client, request.places, envelope)
+        {
+            self.exchange.counters.denied += 1;
             log::warn!("refused the answer of {client} to a request of the agent: {refused}");
             request.revoke(upstream_id, Some(client), output);
             return output.to_agent(request.process, &[&refused.response(&request.ids.id)]);
@@ -460,7 +441,14 @@ impl Router {
         let parts = [&text[..id.start], &request.ids.id, &text[id.end..]];
         output.to_agent(request.process, &parts);
         if request.permission {
-            self.note_approval(upstream_id, &request, client, envelope, output);
+            self.sessions.note_approval(
+                &self.exchange,
+                upstream_id,
+                &request,
+                client,
+                envelope,
+                output,
+            );
         }
     }
 }

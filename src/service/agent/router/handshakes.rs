@@ -20,14 +20,16 @@ const MAX_INITIALIZES: usize = 8;
 impl Router {
     /// Whether the agent has not answered `initialize` yet.
     pub(crate) fn is_initializing(&self, process: usize) -> bool {
-        self.processes
+        self.exchange
+            .processes
             .get(process)
             .is_some_and(|process| process.initialize.is_pending())
     }
 
     /// Whether a restarted agent has not accepted `initialize` and must be stopped.
     pub(crate) fn is_refused(&self, process: usize) -> bool {
-        self.processes
+        self.exchange
+            .processes
             .get(process)
             .is_some_and(|process| process.initialize.is_refused())
     }
@@ -41,12 +43,12 @@ impl Router {
         id: &str,
         output: &impl RouterOutput,
     ) -> Option<Result<usize, String>> {
-        let state = self.clients.get(client)?;
+        let state = self.exchange.clients.get(client)?;
         let (before, principal) = (state.process, state.principal.clone());
         let kind = kind_of(envelope);
         let is_of_kind = |process: &Process| process.kind.as_deref() == Some(&*kind);
         Some(match before {
-            Some(index) if self.processes.get(index).is_some_and(is_of_kind) => Ok(index),
+            Some(index) if self.exchange.processes.get(index).is_some_and(is_of_kind) => Ok(index),
             Some(_) => {
                 let why = Some("initialize was sent before with other capabilities");
                 Err(error(id, code::INVALID, "Invalid request", why))
@@ -68,24 +70,31 @@ impl Router {
         id: &str,
         output: &mut impl RouterOutput,
     ) {
-        if let Err(refused) = self.check_names(client, "initialize", envelope, false) {
-            self.counters.denied += 1;
+        if let Err(refused) =
+            self.sessions
+                .check_names(&self.exchange, client, "initialize", envelope, false)
+        {
+            self.exchange.counters.denied += 1;
             return output.to_client(client, &[&refused.response(id)]);
         }
-        self.counters.initializes += 1;
+        self.exchange.counters.initializes += 1;
         let index = match self.process_of_kind(client, envelope, id, output) {
             Some(Ok(index)) => index,
             Some(Err(refused)) => return output.to_client(client, &[&refused]),
             None => return,
         };
-        if let Some(state) = self.clients.get_mut(client) {
+        if let Some(state) = self.exchange.clients.get_mut(client) {
             state.process = Some(index);
             state.capabilities = Capabilities::read(envelope);
             state.name = name_of(envelope);
         }
-        let upstream_id = self.requests.next_id();
-        let deadline = self.limits.initialize_timeout.map(|limit| now + limit);
-        let Some(process) = self.processes.get_mut(index) else {
+        let upstream_id = self.exchange.requests.next_id();
+        let deadline = self
+            .exchange
+            .limits
+            .initialize_timeout
+            .map(|limit| now + limit);
+        let Some(process) = self.exchange.processes.get_mut(index) else {
             return;
         };
         match &mut process.initialize {
@@ -115,9 +124,9 @@ impl Router {
                     pending.deadline = deadline;
                     if pending.ids.len() < MAX_INITIALIZES {
                         pending.ids.push(upstream_id);
-                        self.send_initialize(index, output);
+                        self.exchange.send_initialize(index, output);
                     } else {
-                        self.requests.wakeup.set_by(deadline);
+                        self.exchange.requests.wakeup.set_by(deadline);
                     }
                 }
             }
@@ -130,31 +139,9 @@ impl Router {
                     deadline,
                     ..PendingInitialize::default()
                 });
-                self.send_initialize(index, output);
+                self.exchange.send_initialize(index, output);
             }
         }
-    }
-
-    /// Sends the pending `initialize` to the agent.
-    fn send_initialize(&mut self, process: usize, output: &mut impl RouterOutput) {
-        let state = self.processes.get_mut(process);
-        let Some(pending) = state.and_then(|state| state.initialize.pending()) else {
-            return;
-        };
-        let deadline = pending.deadline;
-        if let Some(id) = pending.ids.last() {
-            output.initialize_agent(
-                process,
-                &[
-                    r#"{"jsonrpc":"2.0","id":"#,
-                    &id.to_string(),
-                    r#","method":"initialize","params":"#,
-                    &pending.params,
-                    "}",
-                ],
-            );
-        }
-        self.requests.wakeup.set_by(deadline);
     }
 
     /// Initializes a restarted agent process with the parameters that its predecessor got.
@@ -164,16 +151,20 @@ impl Router {
         process: usize,
         output: &mut impl RouterOutput,
     ) {
-        let id = self.requests.next_id();
-        let deadline = self.limits.initialize_timeout.map(|limit| now + limit);
-        let Some(state) = self.processes.get_mut(process) else {
+        let id = self.exchange.requests.next_id();
+        let deadline = self
+            .exchange
+            .limits
+            .initialize_timeout
+            .map(|limit| now + limit);
+        let Some(state) = self.exchange.processes.get_mut(process) else {
             return;
         };
         if state.initialize.restart(id) {
             if let Some(pending) = state.initialize.pending() {
                 pending.deadline = deadline;
             }
-            self.send_initialize(process, output);
+            self.exchange.send_initialize(process, output);
         }
     }
 
@@ -187,7 +178,7 @@ impl Router {
         output: &mut impl RouterOutput,
     ) {
         let text = envelope.text;
-        let Some(state) = self.processes.get_mut(process) else {
+        let Some(state) = self.exchange.processes.get_mut(process) else {
             return;
         };
         let Some(pending) = state.initialize.pending() else {
@@ -216,9 +207,10 @@ impl Router {
                 if is_over {
                     state.initialize = Initialize::Never;
                 }
-                self.reject_initialize(wanted, output, |client_id| {
-                    [&text[..id.start], client_id, &text[id.end..]].concat()
-                });
+                self.exchange
+                    .reject_initialize(wanted, output, |client_id| {
+                        [&text[..id.start], client_id, &text[id.end..]].concat()
+                    });
                 self.free_kind(process);
             }
             return;
@@ -245,7 +237,7 @@ impl Router {
         process: usize,
         output: &mut impl RouterOutput,
     ) {
-        let Some(state) = self.processes.get_mut(process) else {
+        let Some(state) = self.exchange.processes.get_mut(process) else {
             return;
         };
         if state
@@ -262,12 +254,12 @@ impl Router {
         pending.is_refused = pending.was_accepted;
         let (is_refused, first_id) = (pending.is_refused, pending.first_id);
         log::error!("the agent has not answered initialize in time");
-        self.counters.timed_out += wanted.len() as u64;
+        self.exchange.counters.timed_out += wanted.len() as u64;
         let timed_out = |client_id: &str| {
             let why = Some("the agent has not answered initialize in time");
             error(client_id, code::TIMED_OUT, "Timed out", why)
         };
-        self.reject_initialize(wanted, output, timed_out);
+        self.exchange.reject_initialize(wanted, output, timed_out);
         // The exit of a refused agent fails the requests to it.
         if !is_refused {
             self.discard_held(process, first_id, output, timed_out);
@@ -283,39 +275,25 @@ impl Router {
         output: &mut impl RouterOutput,
         failed: impl Fn(&str) -> String,
     ) {
-        let Some(state) = self.processes.get_mut(process) else {
+        let Some(state) = self.exchange.processes.get_mut(process) else {
             return;
         };
         state.abandoned.retain(|id, _| *id < first_id);
         state.orphaned.retain(|id, _| *id < first_id);
-        self.processes.discard(process);
-        let mut held = self.requests.of_clients.ids_of_process(process);
+        self.exchange.processes.discard(process);
+        let mut held = self.exchange.requests.of_clients.ids_of_process(process);
         held.retain(|id| *id > first_id);
-        self.counters.timed_out += held.len() as u64;
+        self.exchange.counters.timed_out += held.len() as u64;
         for id in held {
             if let Some(request) = self.fail_client_request(id, &failed, output)
                 && let (RequestClass::Claim, Some(session)) =
                     (request.call.class, &request.call.session)
             {
-                self.unclaim(id, session, output);
+                self.sessions
+                    .unclaim(&mut self.exchange, id, session, output);
             }
         }
-        self.drop_early(process, output);
-    }
-
-    /// Sends errors to clients that wait for `initialize`. They may send it again, even with other capabilities.
-    fn reject_initialize(
-        &mut self,
-        wanted: Vec<(ClientId, Box<str>)>,
-        output: &mut impl RouterOutput,
-        failed: impl Fn(&str) -> String,
-    ) {
-        for (client, id) in wanted {
-            if let Some(state) = self.clients.get_mut(client) {
-                state.process = None;
-            }
-            output.to_client(client, &[&failed(&id)]);
-        }
+        self.exchange.drop_early(process, output);
     }
 
     /// Lets clients of any kind use a process that has rejected `initialize`, unless it has clients.
@@ -323,7 +301,7 @@ impl Router {
         if self.is_used(process) {
             return;
         }
-        if let Some(state) = self.processes.get_mut(process)
+        if let Some(state) = self.exchange.processes.get_mut(process)
             && matches!(state.initialize, Initialize::Never)
         {
             state.kind = None;

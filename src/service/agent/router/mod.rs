@@ -17,6 +17,7 @@ mod clients;
 mod connections;
 mod early_messages;
 mod ended_sessions;
+mod exchange;
 mod from_agent;
 mod from_client;
 mod handshakes;
@@ -35,12 +36,10 @@ use std::time::Duration;
 use super::config::{AgentProtocol, Approvals, UnknownSessions};
 use super::initialize::Capabilities;
 use crate::{ClientId, CloseCode, Histogram, Principal, Scope};
-use clients::{ClientState, Clients};
+use exchange::Exchange;
 pub(crate) use processes::ProcessChange;
-use processes::{Processes, Run};
-use requests::{
-    AgentRequest, ClientCall, ClientRequest, RequestClass, Requests, cancelled_id, is_cancellation,
-};
+use processes::Run;
+use requests::{AgentRequest, ClientCall, ClientRequest, RequestClass, is_cancellation};
 use sessions::Sessions;
 
 /// The maximum length of a client's first message in bytes. It is kept as long as the agent runs.
@@ -194,59 +193,46 @@ impl RouterCounters {
 /// The router of a shared agent.
 #[derive(Debug)]
 pub(crate) struct Router {
-    limits: RouterLimits,
-    /// The methods in whose messages session ids mean nothing.
-    free_methods: Vec<String>,
-    clients: Clients,
-    requests: Requests,
+    exchange: Exchange,
     sessions: Sessions,
-    processes: Processes,
     /// Whether the server is stopping and new requests are rejected.
     is_draining: bool,
-    counters: RouterCounters,
 }
 
 impl Router {
     pub(crate) fn new(limits: RouterLimits) -> Self {
         Self {
-            limits,
-            free_methods: Vec::new(),
-            clients: Clients::default(),
-            requests: Requests::new(&limits),
+            exchange: Exchange::new(limits),
             sessions: Sessions::new(&limits),
-            processes: Processes::default(),
             is_draining: false,
-            counters: RouterCounters::default(),
         }
     }
 
     /// Lets messages of these methods name any session.
-    pub(crate) fn with_free_methods(self, free_methods: Vec<String>) -> Self {
-        Self {
-            free_methods,
-            ..self
-        }
+    pub(crate) fn with_free_methods(mut self, free_methods: Vec<String>) -> Self {
+        self.exchange.free_methods = free_methods;
+        self
     }
 
     #[cfg(test)]
     pub(crate) fn limits(&self) -> RouterLimits {
-        self.limits
+        self.exchange.limits
     }
 
     /// The bytes that are kept for pending requests.
     #[cfg(test)]
     pub(crate) fn kept_for_requests(&self) -> usize {
-        self.requests.kept()
+        self.exchange.requests.kept()
     }
 
     /// The number of client requests that the agent has not answered.
     pub(crate) fn client_request_count(&self) -> usize {
-        self.requests.of_clients.len()
+        self.exchange.requests.of_clients.len()
     }
 
     /// The number of agent requests that clients have not answered.
     pub(crate) fn agent_request_count(&self) -> usize {
-        self.requests.of_agent.len()
+        self.exchange.requests.of_agent.len()
     }
 
     /// The number of sessions that a client controls or can still resume.
@@ -256,17 +242,17 @@ impl Router {
 
     /// The number of observers of all sessions.
     pub(crate) fn observer_count(&self) -> usize {
-        self.clients.observer_count()
+        self.exchange.clients.observer_count()
     }
 
     /// Takes messages for clients that could not be sent at once.
     pub(crate) fn take_notices(&mut self) -> Vec<(ClientId, String)> {
-        self.clients.take_notices()
+        self.exchange.clients.take_notices()
     }
 
     /// Whether a client is a viewer whose session has ended.
     pub(crate) fn has_nothing_to_watch(&self, client: ClientId) -> bool {
-        self.clients.has_nothing_to_watch(client)
+        self.exchange.clients.has_nothing_to_watch(client)
     }
 
     /// The number of records of ended sessions.
@@ -289,14 +275,17 @@ impl Router {
     }
 
     pub(crate) fn counters(&self) -> RouterCounters {
-        self.counters
+        self.exchange.counters
     }
 
     /// Visits every client in every table. A client that is in several tables is visited several times.
     pub(crate) fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
-        self.clients.iter().for_each(|(client, _)| visit(client));
-        self.requests.visit_clients(visit);
-        for process in self.processes.iter() {
+        self.exchange
+            .clients
+            .iter()
+            .for_each(|(client, _)| visit(client));
+        self.exchange.requests.visit_clients(visit);
+        for process in self.exchange.processes.iter() {
             process.initialize.wanted().for_each(&mut *visit);
         }
         for session in self.sessions.values() {
@@ -307,20 +296,20 @@ impl Router {
 
     /// Whether a client waits for a response or for the end of a turn, or owes a response.
     pub(crate) fn is_busy(&self, client: ClientId) -> bool {
-        let Some(state) = self.clients.get(client) else {
+        let Some(state) = self.exchange.clients.get(client) else {
             return false;
         };
         let process = state
             .process
-            .and_then(|process| self.processes.get(process));
-        self.requests.is_busy(state)
+            .and_then(|process| self.exchange.processes.get(process));
+        self.exchange.requests.is_busy(state)
             || process.is_some_and(|process| process.initialize.is_wanted_by(client))
             || self.sessions.has_running_turn(client, &state.sessions)
     }
 
     /// Whether a client controls or observes a session.
     pub(crate) fn has_session(&self, client: ClientId) -> bool {
-        let state = self.clients.get(client);
+        let state = self.exchange.clients.get(client);
         state.is_some_and(|state| !state.sessions.is_empty() || !state.observed.is_empty())
     }
 

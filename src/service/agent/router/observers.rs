@@ -6,8 +6,9 @@
 
 use std::ops::Range;
 
-use super::sessions::{Session, SessionError, SessionKey, turn_ended};
-use super::{ClientState, Router, RouterOutput, remove};
+use super::clients::ClientState;
+use super::sessions::{Session, SessionError, SessionKey, Sessions, turn_ended};
+use super::{Exchange, Router, RouterOutput, remove};
 use crate::ClientId;
 use crate::service::agent::named::Named;
 use crate::service::json::{Skimmer, quote};
@@ -19,8 +20,6 @@ pub(super) const MAX_OBSERVERS: usize = 64;
 const MAX_SHOWN_BLOCKS: usize = 64;
 /// The maximum length of a client's name and version, as JSON.
 const MAX_NAME: usize = 256;
-/// Tells an observer that its session has ended.
-const SESSION_ENDED: &str = "_outrigger/session_ended";
 
 /// The name and version in the parameters of `initialize`, as a JSON object.
 pub(super) fn name_of(initialize: &Envelope<'_>) -> Box<str> {
@@ -55,11 +54,13 @@ impl Router {
         output: &mut impl RouterOutput,
     ) -> bool {
         let result = match method {
-            "session/attach" => self.attach(client, envelope, output),
-            "session/detach" => self.detach(client, envelope),
+            "session/attach" => self
+                .sessions
+                .attach(&mut self.exchange, client, envelope, output),
+            "session/detach" => self.sessions.detach(&mut self.exchange, client, envelope),
             _ => return false,
         };
-        self.counters.session_requests += 1;
+        self.exchange.counters.session_requests += 1;
         match result {
             Ok((session, result)) => {
                 let parts = [
@@ -71,38 +72,42 @@ impl Router {
                 ];
                 output.to_client(client, &parts);
                 if method == "session/attach" && !result.contains(r#""historyPolicy":"none""#) {
-                    self.send_pending(client, &session, output);
+                    self.sessions
+                        .send_pending(&mut self.exchange, client, &session, output);
                 }
             }
             Err(refused) => {
-                self.counters.denied += u64::from(refused == SessionError::Denied);
+                self.exchange.counters.denied += u64::from(refused == SessionError::Denied);
                 output.to_client(client, &[&refused.response(id)]);
             }
         }
         true
     }
+}
 
+impl Sessions {
     /// Attaches a client to a session. Of several processes' sessions with the same id, it means one that the client may observe,
     /// first that of the client's process. Returns the session and the result.
     fn attach(
         &mut self,
+        exchange: &mut Exchange,
         client: ClientId,
         envelope: &Envelope<'_>,
         output: &impl RouterOutput,
     ) -> Result<(SessionKey, String), SessionError> {
         let id = named_session(envelope)?;
-        let state = self.clients.get(client).ok_or(SessionError::Denied)?;
-        let access = self.access();
+        let state = exchange.clients.get(client).ok_or(SessionError::Denied)?;
+        let access = self.access(exchange);
         let may_observe = |session: &Session| {
             let is_there = access.check_present(session) != Err(SessionError::Denied);
             is_there && access.may_observe(client, session, envelope, output)
         };
-        let found = self.sessions.named(id).max_by_key(|(_, session)| {
+        let found = self.named(id).max_by_key(|(_, session)| {
             let is_near = state.process == Some(session.process());
             (may_observe(session), is_near)
         });
         let Some((key, bound)) = found else {
-            let mut records = self.sessions.ended.find(id);
+            let mut records = self.ended.find(id);
             let is_own = records.any(|record| record.principal.is_same(&state.principal));
             return Err(if is_own {
                 SessionError::NotFound
@@ -118,14 +123,14 @@ impl Router {
         }
         access.check_present(bound)?;
         let own = state.process.ok_or(SessionError::Denied)?;
-        if self.processes.version(own) != self.processes.version(bound.process()) {
+        if exchange.processes.version(own) != exchange.processes.version(bound.process()) {
             return Err(SessionError::Version);
         }
         if !bound.observers.contains(&client) {
             if bound.observers.len() >= MAX_OBSERVERS {
                 return Err(SessionError::Observers);
             }
-            if state.observed.len() >= self.limits.sessions {
+            if state.observed.len() >= exchange.limits.sessions {
                 return Err(SessionError::Full);
             }
         }
@@ -140,7 +145,7 @@ impl Router {
             "pending_only"
         };
         let describe = |client: ClientId, role: &str| {
-            let state = self.clients.get(client)?;
+            let state = exchange.clients.get(client)?;
             Some(state.describe(role))
         };
         let controller = bound.controller();
@@ -154,8 +159,7 @@ impl Router {
             connected.join(",")
         );
         let key = key.clone();
-        if let (Some(bound), Some(state)) =
-            (self.sessions.get_mut(&key), self.clients.get_mut(client))
+        if let (Some(bound), Some(state)) = (self.get_mut(&key), exchange.clients.get_mut(client))
             && !bound.observers.contains(&client)
         {
             bound.observers.push(client);
@@ -166,21 +170,19 @@ impl Router {
 
     fn detach(
         &mut self,
+        exchange: &mut Exchange,
         client: ClientId,
         envelope: &Envelope<'_>,
     ) -> Result<(SessionKey, String), SessionError> {
         let id = named_session(envelope)?;
         let observes = |session: &Session| session.observers.contains(&client);
-        let observed = self
-            .sessions
-            .named(id)
-            .find(|(_, session)| observes(session));
+        let observed = self.named(id).find(|(_, session)| observes(session));
         let key = observed.map(|(key, _)| key.clone());
         let key = key.ok_or(SessionError::Invalid(
             "the client has not attached to the session",
         ))?;
-        self.stop_observing(client, &key);
-        if let Some(state) = self.clients.get_mut(client) {
+        self.stop_observing(exchange, client, &key);
+        if let Some(state) = exchange.clients.get_mut(client) {
             remove(&mut state.observed, &key);
         }
         let result = format!(r#"{{"sessionId":{},"status":"detached"}}"#, quote(&key));
@@ -188,39 +190,29 @@ impl Router {
     }
 
     /// Removes an observer from a session, but not the session from the observer's list.
-    pub(super) fn stop_observing(&mut self, client: ClientId, session: &SessionKey) {
-        if let Some(bound) = self.sessions.get_mut(session) {
+    pub(super) fn stop_observing(
+        &mut self,
+        exchange: &mut Exchange,
+        client: ClientId,
+        session: &SessionKey,
+    ) {
+        if let Some(bound) = self.get_mut(session) {
             remove(&mut bound.observers, &client);
         }
-        self.requests.remove_approver(client, session);
-    }
-
-    /// Forgets the observers of a session that ends, and tells them. Its open permission requests belong to its client
-    /// alone, because another session may get the same name.
-    pub(super) fn drop_observers(&mut self, session: &SessionKey, observers: &[ClientId]) {
-        self.requests.detach_session(session);
-        for observer in observers {
-            if let Some(state) = self.clients.get_mut(*observer) {
-                remove(&mut state.observed, session);
-                let ended = format!(
-                    r#"{{"jsonrpc":"2.0","method":"{SESSION_ENDED}","params":{{"sessionId":{}}}}}"#,
-                    quote(session)
-                );
-                self.clients.notice(*observer, ended);
-            }
-        }
+        exchange.requests.remove_approver(client, session);
     }
 
     /// Sends a message of the agent to the observers of a session, except those who must not know of other sessions that it
     /// names.
     pub(super) fn pass_to_observers(
         &self,
+        exchange: &Exchange,
         session: &SessionKey,
         text: &str,
         named: &Named<'_>,
         output: &mut impl RouterOutput,
     ) {
-        let Some(bound) = self.sessions.get(session) else {
+        let Some(bound) = self.get(session) else {
             return;
         };
         let controller = bound.controller();
@@ -228,7 +220,7 @@ impl Router {
         for observer in &bound.observers {
             let may_get = !names_more
                 || self
-                    .access()
+                    .access(exchange)
                     .may_get(*observer, bound.process(), named, output);
             if Some(*observer) != controller && may_get {
                 output.to_client(*observer, &[text]);

@@ -3,9 +3,8 @@
 use super::early_messages::EarlyMessages;
 use super::{AbandonedRequest, AgentRequest, ClientRequest, RequestClass, Router, RouterOutput};
 use crate::service::agent::initialize::Initialize;
-use crate::service::agent::response::client_gone;
 use crate::service::id_map::IdMap;
-use crate::service::jsonrpc::{Envelope, MessageKind, code};
+use crate::service::jsonrpc::{Envelope, code};
 use crate::{ClientId, Principal};
 
 /// A process and one of its runs: a restart begins another one. Each run knows only its own sessions.
@@ -186,17 +185,17 @@ impl Processes {
 impl Router {
     /// Takes what has to be done with the processes, in this order.
     pub(crate) fn take_process_changes(&mut self) -> Vec<ProcessChange> {
-        std::mem::take(&mut self.processes.changes)
+        std::mem::take(&mut self.exchange.processes.changes)
     }
 
     /// Handles the exit of a process that the router wanted stopped.
     pub(crate) fn handle_stopped(&mut self) {
-        self.processes.stopping = self.processes.stopping.saturating_sub(1);
+        self.exchange.processes.stopping = self.exchange.processes.stopping.saturating_sub(1);
     }
 
     /// Whether a process has sent nothing since a request to it timed out.
     pub(crate) fn is_silent(&self, process: usize) -> bool {
-        let state = self.processes.get(process);
+        let state = self.exchange.processes.get(process);
         state.is_some_and(|state| state.is_silent)
     }
 
@@ -204,8 +203,8 @@ impl Router {
     pub(crate) fn process_figures(&self, process: usize) -> ProcessFigures {
         let sessions = self.sessions.values();
         ProcessFigures {
-            version: self.processes.version(process),
-            clients: self.clients.count_of_process(process),
+            version: self.exchange.processes.version(process),
+            clients: self.exchange.clients.count_of_process(process),
             sessions: sessions
                 .filter(|session| session.process() == process)
                 .count(),
@@ -215,41 +214,12 @@ impl Router {
     /// Whether requests in either direction are pending between clients and a process.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn has_requests(&self, process: usize) -> bool {
-        self.requests.has_any_of(process)
+        self.exchange.requests.has_any_of(process)
     }
 
     /// Whether a client's messages may go to a process.
     pub(crate) fn uses(&self, client: ClientId, process: usize) -> bool {
-        self.access().uses(client, process)
-    }
-
-    /// Drops early messages of a process, and answers its early requests, if no pending request can create their session any
-    /// more.
-    pub(super) fn drop_early(&mut self, process: usize, output: &mut impl RouterOutput) {
-        if self.requests.creating(process) == 0
-            && let Some(state) = self.processes.get_mut(process)
-        {
-            let dropped = state.early.take_all();
-            self.refuse_early(process, &dropped, output);
-        }
-    }
-
-    /// Answers the requests among early messages that are dropped, and counts the others.
-    pub(super) fn refuse_early(
-        &mut self,
-        process: usize,
-        dropped: &[Box<str>],
-        output: &mut impl RouterOutput,
-    ) {
-        for text in dropped {
-            match Envelope::parse(text).map(|envelope| envelope.kind) {
-                Ok(MessageKind::Request { method, id }) => {
-                    let permission = method == "session/request_permission";
-                    output.to_agent(process, &[&client_gone(&text[id], permission)]);
-                }
-                _ => self.counters.dropped += 1,
-            }
-        }
+        self.sessions.access(&self.exchange).uses(client, process)
     }
 
     /// The process for clients of a kind: the existing one, one that no client has used yet, or a new one. An error says why there
@@ -260,7 +230,7 @@ impl Router {
         principal: &Principal,
         has_watch_scope: bool,
     ) -> Result<usize, &'static str> {
-        let processes = &self.processes;
+        let processes = &self.exchange.processes;
         // A kind begins with its version.
         let version = kind.split_inclusive(',').next().unwrap_or(kind);
         let is_alike = |process: &Process| {
@@ -271,19 +241,22 @@ impl Router {
         let alike = || processes.find(is_alike).filter(|_| has_watch_scope);
         let unused = || processes.find(|process| process.kind.is_none());
         let found = theirs.or_else(alike).or_else(unused);
-        let share = self.clients.share_of(self.limits.processes);
+        let share = self
+            .exchange
+            .clients
+            .share_of(self.exchange.limits.processes);
         let too_many = "the limit of agent processes is reached; connect with the protocol version and capabilities of another client";
         let index = match found {
             Some(index) => index,
             None if has_watch_scope => return Err(too_many),
-            None if share < self.limits.processes && self.kinds_of(principal) >= share => {
+            None if share < self.exchange.limits.processes && self.kinds_of(principal) >= share => {
                 return Err(
                     "your clients use their share of the agent processes; connect with the protocol version and capabilities of another client",
                 );
             }
             None => self.add_process().ok_or(too_many)?,
         };
-        if let Some(process) = self.processes.get_mut(index)
+        if let Some(process) = self.exchange.processes.get_mut(index)
             && process.kind.is_none()
         {
             process.kind = Some(kind.into());
@@ -295,16 +268,16 @@ impl Router {
     /// The number of kinds that a principal has brought and still uses.
     fn kinds_of(&self, principal: &Principal) -> usize {
         let uses = |index: usize| {
-            let mut clients = self.clients.iter();
+            let mut clients = self.exchange.clients.iter();
             let mut sessions = self.sessions.values();
             clients.any(|(_, state)| state.process == Some(index) && state.principal == *principal)
                 || sessions.any(|one| one.needs(index) && one.principal == *principal)
         };
         let has_brought = |index: &usize| {
-            let process = self.processes.get(*index);
+            let process = self.exchange.processes.get(*index);
             process.is_some_and(|process| process.first.as_ref() == Some(principal))
         };
-        let indices = self.processes.indices();
+        let indices = self.exchange.processes.indices();
         indices
             .filter(has_brought)
             .filter(|index| uses(*index))
@@ -314,36 +287,37 @@ impl Router {
     /// Adds a process. At the limit, it replaces one that nobody uses. The processes that are being stopped
     /// have a limit of their own, which is as high.
     fn add_process(&mut self) -> Option<usize> {
-        if self.processes.stopping >= self.limits.processes {
+        if self.exchange.processes.stopping >= self.exchange.limits.processes {
             return None;
         }
-        if self.processes.count() >= self.limits.processes {
+        if self.exchange.processes.count() >= self.exchange.limits.processes {
             let unused = self
+                .exchange
                 .processes
                 .indices()
                 .find(|&index| !self.is_used(index))?;
-            self.processes.stop(unused);
+            self.exchange.processes.stop(unused);
         }
-        Some(self.processes.add())
+        Some(self.exchange.processes.add())
     }
 
     /// Whether a client, a session or a pending request needs a process.
     pub(super) fn is_used(&self, process: usize) -> bool {
         let mut sessions = self.sessions.values();
-        self.clients.count_of_process(process) > 0
+        self.exchange.clients.count_of_process(process) > 0
             || sessions.any(|session| session.needs(process))
-            || self.requests.has_any_of(process)
+            || self.exchange.requests.has_any_of(process)
     }
 
     /// Stops the processes that nobody uses. The last process stays, so that the next client does not wait for a start.
     pub(super) fn stop_unused(&mut self) {
-        for index in self.processes.indices() {
-            if self.processes.count() < 2 {
+        for index in self.exchange.processes.indices() {
+            if self.exchange.processes.count() < 2 {
                 return;
             }
             let is_idle = |process: &Process| process.abandoned.is_empty();
-            if self.processes.get(index).is_some_and(is_idle) && !self.is_used(index) {
-                self.processes.stop(index);
+            if self.exchange.processes.get(index).is_some_and(is_idle) && !self.is_used(index) {
+                self.exchange.processes.stop(index);
             }
         }
     }
@@ -355,16 +329,16 @@ impl Router {
         process: usize,
         output: &mut impl RouterOutput,
     ) -> Option<Vec<ClientId>> {
-        if self.processes.count() < 2 {
+        if self.exchange.processes.count() < 2 {
             return None;
         }
         // Requests may have come since its exit, also from clients of other processes.
         self.handle_agent_exited(process, r#"{"code":null,"signal":null}"#, output);
         for session in self.sessions.that_need(process) {
-            self.end(&session, None);
+            self.sessions.end(&mut self.exchange, &session, None);
         }
-        self.processes.slots[process] = None;
-        Some(self.clients.leave_process(process))
+        self.exchange.processes.slots[process] = None;
+        Some(self.exchange.clients.leave_process(process))
     }
 
     /// Fails all pending requests of a process with its exit status `data`, and marks its sessions as lost.
@@ -381,8 +355,8 @@ impl Router {
             );
             [r#"{"jsonrpc":"2.0","id":"#, id, r#","error":"#, &error, "}"].concat()
         };
-        let number = self.processes.next_run();
-        let Some(state) = self.processes.get_mut(process) else {
+        let number = self.exchange.processes.next_run();
+        let Some(state) = self.exchange.processes.get_mut(process) else {
             return;
         };
         state.number = number;
@@ -395,21 +369,23 @@ impl Router {
         for (client, id) in state.initialize.take_wanted() {
             output.to_client(client, &[&failed(&id)]);
         }
-        for id in self.requests.of_clients.ids_of_process(process) {
+        for id in self.exchange.requests.of_clients.ids_of_process(process) {
             self.fail_client_request(id, failed, output);
         }
         let is_its = |request: &AgentRequest| request.process == process;
-        for id in self.requests.of_agent.ids_of(is_its) {
-            self.requests.forget_of_agent(&mut self.clients, id);
+        for id in self.exchange.requests.of_agent.ids_of(is_its) {
+            self.exchange
+                .requests
+                .forget_of_agent(&mut self.exchange.clients, id);
         }
         // The agent that has sent them needs no answer.
-        if let Some(state) = self.processes.get_mut(process) {
+        if let Some(state) = self.exchange.processes.get_mut(process) {
             let dropped = state.early.take_all().len();
-            self.counters.dropped += dropped as u64;
+            self.exchange.counters.dropped += dropped as u64;
         }
         // Claims fail first, so that only clients that keep their sessions are told.
-        self.mark_lost(process, output);
-        self.end_turns(process, data, output);
+        self.sessions.mark_lost(&mut self.exchange, process, output);
+        self.sessions.end_turns(process, data, output);
     }
 
     /// Answers a request with an error and removes it. `failed` writes the error for an id.
@@ -419,7 +395,10 @@ impl Router {
         failed: impl Fn(&str) -> String,
         output: &mut impl RouterOutput,
     ) -> Option<ClientRequest> {
-        let request = self.requests.forget(&mut self.clients, upstream_id)?;
+        let request = self
+            .exchange
+            .requests
+            .forget(&mut self.exchange.clients, upstream_id)?;
         if let (RequestClass::Prompt, Some(session), Ok(envelope)) = (
             request.call.class,
             &request.call.session,

@@ -1,9 +1,9 @@
 //! Turns in version 2 of the Agent Client Protocol, where `session/prompt` is answered at once and `state_update` reports
 //! the state of the turn.
 
+use super::RouterOutput;
 use super::connections::cancel_session;
-use super::sessions::{Session, SessionState};
-use super::{Router, RouterOutput};
+use super::sessions::{Session, SessionState, Sessions};
 use crate::service::json::quote;
 use crate::service::jsonrpc::{Envelope, code, member};
 
@@ -75,15 +75,10 @@ impl Session {
     }
 }
 
-impl Router {
-    /// Whether turns of a process outlast their requests.
-    pub(super) fn has_long_turns(&self, process: usize) -> bool {
-        self.processes.version(process) > 1
-    }
-
+impl Sessions {
     /// Tells the clients of a process that has exited that their turns have ended.
     pub(super) fn end_turns(&mut self, process: usize, data: &str, output: &mut impl RouterOutput) {
-        for (name, bound) in self.sessions.iter_mut() {
+        for (name, bound) in self.iter_mut() {
             if bound.process() == process {
                 bound.end_turn(name, data, output);
             }

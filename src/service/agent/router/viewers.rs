@@ -26,7 +26,10 @@ impl Router {
         let found = self.sessions.named(name);
         let mut own = found.filter(|(_, session)| session.principal.is_same(principal));
         let (_, session) = own.next().ok_or_else(|| why(SessionError::Denied))?;
-        self.access().check_present(session).map_err(why)
+        self.sessions
+            .access(&self.exchange)
+            .check_present(session)
+            .map_err(why)
     }
 
     /// Adds a client that watches a session and does nothing else. `owner` is the principal that issued the client's link, if it
@@ -50,13 +53,16 @@ impl Router {
         let sessions = || self.sessions.named(name);
         let found = sessions().find(|(_, session)| is_permitted(session));
         let (key, bound) = found.ok_or_else(|| why(SessionError::Denied))?;
-        self.access().check_present(bound).map_err(why)?;
+        self.sessions
+            .access(&self.exchange)
+            .check_present(bound)
+            .map_err(why)?;
         if bound.observers.len() >= MAX_OBSERVERS {
             return Err(why(SessionError::Observers));
         }
         let key = key.clone();
         let controller = bound.controller().and_then(|client| {
-            let state = self.clients.get(client)?;
+            let state = self.exchange.clients.get(client)?;
             Some(state.describe("controller"))
         });
         let watching = format!(
@@ -64,12 +70,15 @@ impl Router {
             quote(&key),
             controller.unwrap_or_default()
         );
-        self.clients.add_viewer(client, principal, key.clone());
+        self.exchange
+            .clients
+            .add_viewer(client, principal, key.clone());
         if let Some(bound) = self.sessions.get_mut(&key) {
             bound.observers.push(client);
         }
         output.to_client(client, &[&watching]);
-        self.send_pending(client, &key, output);
+        self.sessions
+            .send_pending(&mut self.exchange, client, &key, output);
         Ok(())
     }
 }

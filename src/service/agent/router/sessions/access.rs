@@ -6,11 +6,9 @@ use std::ops::Range;
 use super::{Session, SessionKey, SessionState, Sessions, is_same_secret};
 use crate::service::agent::config::UnknownSessions;
 use crate::service::agent::named::{Named, Places};
-use crate::service::agent::router::clients::Clients;
-use crate::service::agent::router::processes::Processes;
 use crate::service::agent::router::requests::{ClientRequest, RequestClass};
-use crate::service::agent::router::{MAX_SESSION_ID, Router, RouterOutput};
-use crate::service::agent::schema::{has_session_rules, kind_of_method, needs_session};
+use crate::service::agent::router::{Exchange, MAX_SESSION_ID, RouterOutput};
+use crate::service::agent::schema::needs_session;
 use crate::service::json::{Skimmer, unescape};
 use crate::service::jsonrpc::{Envelope, code, error, is_spelling_of, member};
 use crate::{ClientId, Principal};
@@ -87,16 +85,14 @@ impl fmt::Display for SessionError {
 /// The rules for who may use and know of sessions. It changes nothing.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Access<'a> {
-    clients: &'a Clients,
+    exchange: &'a Exchange,
     sessions: &'a Sessions,
-    processes: &'a Processes,
-    unknown_sessions: UnknownSessions,
 }
 
 impl<'a> Access<'a> {
     /// Whether a client's messages may go to a process: it is the client's, or it has a session of the client.
     pub(in super::super) fn uses(self, client: ClientId, process: usize) -> bool {
-        let Some(state) = self.clients.get(client) else {
+        let Some(state) = self.exchange.clients.get(client) else {
             return false;
         };
         let mut sessions = state.sessions.iter();
@@ -133,7 +129,7 @@ impl<'a> Access<'a> {
         if let Some(id) = named.filter(|_| !claims) {
             let own = self.sessions.of_client(client, id);
             let (key, session) = own.ok_or(SessionError::Denied)?;
-            if !self.processes.is_current(session.run) && session.claim.is_none() {
+            if !self.exchange.processes.is_current(session.run) && session.claim.is_none() {
                 return Err(SessionError::Lost);
             }
             about = Some(key);
@@ -191,7 +187,7 @@ impl<'a> Access<'a> {
         process: usize,
         id: &str,
     ) -> Option<bool> {
-        let state = self.clients.get(client);
+        let state = self.exchange.clients.get(client);
         let principal = state.map(|state| &state.principal);
         let is_same = |owner: &Principal| principal.is_some_and(|own| owner.is_same(own));
         let may_know = |session: &Session| match session.controller() {
@@ -218,8 +214,8 @@ impl<'a> Access<'a> {
 
     /// Whether clients may load sessions that the router has never seen.
     pub(in super::super) fn may_load_unknown(self) -> bool {
-        let permitted = match self.unknown_sessions {
-            UnknownSessions::Auto => !self.clients.has_several_principals(),
+        let permitted = match self.exchange.limits.unknown_sessions {
+            UnknownSessions::Auto => !self.exchange.clients.has_several_principals(),
             UnknownSessions::Allow => true,
             UnknownSessions::Deny => false,
         };
@@ -330,7 +326,7 @@ impl<'a> Access<'a> {
             }
         }
         let Some((key, client)) = found else {
-            let is_free = |id: &str| self.sessions.is_free(self.processes, process, id);
+            let is_free = |id: &str| self.sessions.is_free(&self.exchange.processes, process, id);
             let mut candidates = candidates.iter().filter(|_| is_creating);
             let early = candidates.find(|id| id.len() <= MAX_SESSION_ID && is_free(id));
             return early.map_or(Receiver::Nobody, |id| Receiver::Early((&**id).into()));
@@ -356,7 +352,11 @@ impl<'a> Access<'a> {
         envelope: &Envelope<'_>,
         output: &impl RouterOutput,
     ) -> bool {
-        let principal = self.clients.get(client).map(|state| &state.principal);
+        let principal = self
+            .exchange
+            .clients
+            .get(client)
+            .map(|state| &state.principal);
         let is_same = principal.is_some_and(|principal| {
             let is_one = principal.is_person() || output.has_watch_scope(client);
             is_one && session.principal.is_same(principal)
@@ -378,7 +378,7 @@ impl<'a> Access<'a> {
             session.state,
             SessionState::Controlled(_) | SessionState::Gone(_)
         );
-        match (is_there, self.processes.is_current(session.run)) {
+        match (is_there, self.exchange.processes.is_current(session.run)) {
             (false, _) => Err(SessionError::Denied),
             (true, false) => Err(SessionError::Lost),
             (true, true) => Ok(()),
@@ -407,78 +407,67 @@ pub(in super::super) enum Receiver {
     Crossing,
 }
 
-impl Router {
+impl Sessions {
     /// The rules for who may use and know of sessions.
-    pub(in super::super) fn access(&self) -> Access<'_> {
+    pub(in super::super) fn access<'a>(&'a self, exchange: &'a Exchange) -> Access<'a> {
         Access {
-            clients: &self.clients,
-            sessions: &self.sessions,
-            processes: &self.processes,
-            unknown_sessions: self.limits.unknown_sessions,
-        }
-    }
-
-    /// Where messages of a method, and responses to its requests, have session ids.
-    pub(in super::super) fn places_of(&self, method: &str) -> Places {
-        if !self.limits.protocol.has_sessions() {
-            Places::Nowhere
-        } else if kind_of_method(method).is_some() {
-            Places::Schema
-        } else if !has_session_rules(method) && self.free_methods.iter().any(|free| free == method)
-        {
-            Places::Nowhere
-        } else {
-            Places::Anywhere
+            exchange,
+            sessions: self,
         }
     }
 
     /// Checks whether a client may use all sessions that a message of a method names; see [`Access::check_names`].
     pub(in super::super) fn check_names(
         &self,
+        exchange: &Exchange,
         client: ClientId,
         method: &str,
         envelope: &Envelope<'_>,
         claims: bool,
     ) -> Result<Option<SessionKey>, SessionError> {
-        let places = self.places_of(method);
-        let access = self.access();
+        let places = exchange.places_of(method);
+        let access = self.access(exchange);
         access.check_names(client, (method, places), envelope, claims)
     }
 
     /// Checks the limits for another session: that of the client and that of the table. If the table is full, ends the
     /// sessions whose clients left first.
-    pub(in super::super) fn check_room(&mut self, client: ClientId) -> Result<(), SessionError> {
-        if self.is_client_full(client) {
-            self.end_lost(client);
+    pub(in super::super) fn check_room(
+        &mut self,
+        exchange: &mut Exchange,
+        client: ClientId,
+    ) -> Result<(), SessionError> {
+        if self.is_client_full(exchange, client) {
+            self.end_lost(exchange, client);
         }
-        if self.is_table_full()
-            && let Some(first) = self.sessions.first_gone()
+        if self.is_table_full(exchange)
+            && let Some(first) = self.first_gone()
         {
-            self.end_gone(|since| since <= first);
+            self.end_gone(exchange, |since| since <= first);
         }
-        if self.is_client_full(client) || self.is_table_full() {
+        if self.is_client_full(exchange, client) || self.is_table_full(exchange) {
             return Err(SessionError::Full);
         }
         Ok(())
     }
 
     /// Whether a client has as many sessions as it may have, including those that are being created.
-    pub(super) fn is_client_full(&self, client: ClientId) -> bool {
-        let Some(state) = self.clients.get(client) else {
+    pub(super) fn is_client_full(&self, exchange: &Exchange, client: ClientId) -> bool {
+        let Some(state) = exchange.clients.get(client) else {
             return true;
         };
-        let requests = self.requests.of_client(state);
+        let requests = exchange.requests.of_client(state);
         let creating = requests.filter(|request| request.call.class == RequestClass::Create);
-        state.sessions.len() + creating.count() >= self.limits.sessions
+        state.sessions.len() + creating.count() >= exchange.limits.sessions
     }
 
     /// Whether the table is full. Sessions that are being created count, because there must be room for them when the
     /// agent answers.
-    fn is_table_full(&self) -> bool {
-        let processes = self.processes.iter();
+    fn is_table_full(&self, exchange: &Exchange) -> bool {
+        let processes = exchange.processes.iter();
         let abandoned = processes.map(|process| process.abandoned.len());
-        let expected = self.requests.all_creating() + abandoned.sum::<usize>();
-        self.sessions.len() + expected >= self.limits.all_sessions
+        let expected = exchange.requests.all_creating() + abandoned.sum::<usize>();
+        self.len() + expected >= exchange.limits.all_sessions
     }
 }
 

@@ -1,11 +1,11 @@
 //! Claims: how a client takes control of an existing session with `session/load` or `session/resume`.
 
 use super::access::SessionError;
-use super::{Claim, Session, SessionKey, SessionState, Tokens};
+use super::{Claim, Session, SessionKey, SessionState, Sessions, Tokens};
 use crate::ClientId;
 use crate::service::agent::router::ended_sessions::SessionRecord;
 use crate::service::agent::router::turns::Activity;
-use crate::service::agent::router::{MAX_SESSION_ID, Router, RouterOutput, remove};
+use crate::service::agent::router::{Exchange, MAX_SESSION_ID, RouterOutput, remove};
 use crate::service::jsonrpc::Envelope;
 
 impl Tokens {
@@ -27,18 +27,19 @@ pub(in super::super) struct Claimed {
     pub(in super::super) is_kept: bool,
 }
 
-impl Router {
+impl Sessions {
     /// Records a client's claim on the session with this id. The client counts as the session's controller until the agent has
     /// answered, so it gets the messages that arrive before the response.
     pub(in super::super) fn claim(
         &mut self,
+        exchange: &mut Exchange,
         client: ClientId,
         upstream_id: u64,
         id: &str,
         envelope: &Envelope<'_>,
         output: &impl RouterOutput,
     ) -> Result<Claimed, SessionError> {
-        let state = self.clients.get(client).ok_or(SessionError::Denied)?;
+        let state = exchange.clients.get(client).ok_or(SessionError::Denied)?;
         let own = state.process.ok_or(SessionError::Denied)?;
         if id.len() > MAX_SESSION_ID {
             return Err(SessionError::Denied);
@@ -60,55 +61,56 @@ impl Router {
             let is_near = session.process() == own;
             (is_controlled, is_opened, is_own, is_near)
         };
-        let known = self.sessions.named(id);
+        let known = self.named(id);
         let known = known.max_by_key(|(_, session)| rank(session));
         let known = known.map(|(key, session)| {
             let (is_controlled, is_opened, is_own, _) = rank(session);
             (key.clone(), is_controlled || is_opened || is_own)
         });
-        let ended = &self.sessions.ended;
+        let ended = &self.ended;
         let opens =
             |record: &SessionRecord| token.is_some_and(|token| ended.opens(id, record, token));
         let may_have =
             |record: &SessionRecord| opens(record) || record.principal.is_same(&principal);
-        let records = || self.sessions.ended.find(id);
+        let records = || self.ended.find(id);
         let is_near = |record: &SessionRecord| (opens(record), record.process == own);
         let record = records().filter(may_have).max_by_key(is_near);
         let (state, run, proven) = match (known, record) {
             (Some((key, true)), _) | (Some((key, false)), None) => {
-                return self.claim_bound(client, own, key, envelope, claim, output);
+                return self.claim_bound(exchange, client, key, envelope, claim, output);
             }
             (_, Some(record)) => {
                 let (run, proven) = (record.agent, opens(&record));
                 (SessionState::Ended(record), run, proven)
             }
             (None, None) if records().next().is_some() => return Err(SessionError::Denied),
-            (None, None) if !self.access().may_load_unknown() => {
+            (None, None) if !self.access(exchange).may_load_unknown() => {
                 return Err(SessionError::Unknown);
             }
             (None, None) => (SessionState::Unknown, None, false),
         };
-        self.check_room(client)?;
-        let kept = run.and_then(|run| self.processes.of_run(run));
-        let kept =
-            kept.filter(|&process| self.processes.version(process) == self.processes.version(own));
+        self.check_room(exchange, client)?;
+        let kept = run.and_then(|run| exchange.processes.of_run(run));
+        let kept = kept.filter(|&process| {
+            exchange.processes.version(process) == exchange.processes.version(own)
+        });
         let process = kept.unwrap_or(own);
         self.check_id(id, process, None)?;
         if let SessionState::Ended(record) = &state {
-            self.sessions.ended.remove(record.process, id);
+            self.ended.remove(record.process, id);
         }
         let session = Session {
             principal,
             state,
             tokens: None,
-            run: self.processes.run(process),
+            run: exchange.processes.run(process),
             claim: Some(claim(proven, process)),
             activity: Activity::default(),
             observers: Vec::new(),
             watch_token: "".into(),
         };
-        let session = self.sessions.insert(id, session);
-        if let Some(state) = self.clients.get_mut(client) {
+        let session = self.insert(id, session);
+        if let Some(state) = exchange.clients.get_mut(client) {
             state.add_session(&session);
         }
         Ok(Claimed {
@@ -125,7 +127,7 @@ impl Router {
         process: usize,
         except: Option<&SessionKey>,
     ) -> Result<(), SessionError> {
-        let mut others = self.sessions.named(id);
+        let mut others = self.named(id);
         if others.any(|(key, session)| Some(key) != except && session.needs(process)) {
             return Err(SessionError::Denied);
         }
@@ -135,18 +137,19 @@ impl Router {
     /// Claims a session that a client controls, has left, or has lost.
     fn claim_bound(
         &mut self,
+        exchange: &mut Exchange,
         client: ClientId,
-        own: usize,
         key: SessionKey,
         envelope: &Envelope<'_>,
         claim: impl Fn(bool, usize) -> Claim,
         output: &impl RouterOutput,
     ) -> Result<Claimed, SessionError> {
-        let state = self.clients.get(client);
-        let session = self.sessions.get(&key);
+        let state = exchange.clients.get(client);
+        let session = self.get(&key);
         let (Some(state), Some(session)) = (state, session) else {
             return Err(SessionError::Denied);
         };
+        let own = state.process.ok_or(SessionError::Denied)?;
         let principal = &state.principal;
         let token = envelope.resume_token();
         let proven = token
@@ -169,24 +172,25 @@ impl Router {
         }
         // A session stays in its process, unless the client speaks another version of the protocol.
         let process = session.run.process;
-        let is_same_version = self.processes.version(process) == self.processes.version(own);
+        let is_same_version =
+            exchange.processes.version(process) == exchange.processes.version(own);
         if !is_same_version && session.controller().is_some() {
             return Err(SessionError::Version);
         }
         let process = if is_same_version { process } else { own };
-        let is_kept = self.processes.run(process) == session.run;
+        let is_kept = exchange.processes.run(process) == session.run;
         self.check_id(&key, process, Some(&key))?;
         let claim = claim(proven, process);
-        if needs_room && self.is_client_full(client) {
-            self.end_lost(client);
-            if self.is_client_full(client) {
+        if needs_room && self.is_client_full(exchange, client) {
+            self.end_lost(exchange, client);
+            if self.is_client_full(exchange, client) {
                 return Err(SessionError::Full);
             }
         }
-        if let Some(session) = self.sessions.get_mut(&key) {
+        if let Some(session) = self.get_mut(&key) {
             session.claim = Some(claim);
         }
-        if let Some(state) = self.clients.get_mut(client) {
+        if let Some(state) = exchange.clients.get_mut(client) {
             state.add_session(&key);
         }
         Ok(Claimed {
@@ -200,17 +204,18 @@ impl Router {
     /// session's tokens. Returns `None` if the claim is gone, because the session was closed or recreated meanwhile.
     pub(in super::super) fn confirm_claim(
         &mut self,
+        exchange: &mut Exchange,
         upstream_id: u64,
         session: &SessionKey,
         output: &mut impl RouterOutput,
     ) -> Option<String> {
-        let process = self.sessions.get(session)?.process();
-        let run = self.processes.run(process);
-        let bound = self.sessions.get_mut(session)?;
+        let process = self.get(session)?.process();
+        let run = exchange.processes.run(process);
+        let bound = self.get_mut(session)?;
         let claim = bound
             .claim
             .take_if(|claim| claim.upstream_id == upstream_id)?;
-        let state = self.clients.get_mut(claim.client)?;
+        let state = exchange.clients.get_mut(claim.client)?;
         let tokens = match (bound.tokens.take(), claim.token) {
             // The client may never have read the current token, whatever it has sent since: only its use proves that. Until
             // then, the earlier token stays good, and the current one is sent again.
@@ -252,10 +257,10 @@ impl Router {
         if let SessionState::Controlled(old) = before
             && old != claim.client
         {
-            self.take_over(session, old, claim.client, output);
+            self.take_over(exchange, session, old, claim.client, output);
         }
         if !observers.is_empty() {
-            self.drop_observers(session, &observers);
+            exchange.drop_observers(session, &observers);
         }
         Some(added)
     }
@@ -263,11 +268,12 @@ impl Router {
     /// Undoes the claim of a request that failed or gets no response, and restores the session.
     pub(in super::super) fn unclaim(
         &mut self,
+        exchange: &mut Exchange,
         upstream_id: u64,
         session: &SessionKey,
         output: &mut impl RouterOutput,
     ) {
-        let Some(bound) = self.sessions.get_mut(session) else {
+        let Some(bound) = self.get_mut(session) else {
             return;
         };
         let claim = bound
@@ -281,26 +287,26 @@ impl Router {
             SessionState::Controlled(controller) => {
                 // What the agent asked meanwhile is for the client that keeps control.
                 let controller = *controller;
-                self.hand_over_questions(session, claim.client, controller, output);
+                exchange.hand_over_questions(session, claim.client, controller, output);
             }
             SessionState::Gone(_) => bound.cancel_turn(session, output),
-            SessionState::Unknown => _ = self.sessions.remove(session),
+            SessionState::Unknown => _ = self.remove(session),
             SessionState::Ended(record) => {
                 let record = record.clone();
-                self.sessions.remove(session);
-                self.sessions.ended.insert(session, record);
+                self.remove(session);
+                self.ended.insert(session, record);
             }
         }
-        if let Some(bound) = self.sessions.get(session)
+        if let Some(bound) = self.get(session)
             && let SessionState::Gone(since) = bound.state
         {
             // The grace period may be over by now.
-            self.begin_grace(since, session);
+            self.begin_grace(exchange, since, session);
         }
-        if let Some(state) = self.clients.get_mut(claim.client) {
+        if let Some(state) = exchange.clients.get_mut(claim.client) {
             remove(&mut state.sessions, session);
         }
-        self.drop_adopted(claim.client, session, output);
+        self.drop_adopted(exchange, claim.client, session, output);
     }
 }
 

@@ -45,7 +45,7 @@ use super::ended_sessions::{EndedSessions, SessionRecord};
 use super::processes::Processes;
 use super::requests::Requests;
 use super::turns::Activity;
-use super::{AbandonedRequest, Router, RouterLimits, RouterOutput, Run, remove};
+use super::{AbandonedRequest, Exchange, Router, RouterLimits, RouterOutput, Run, remove};
 #[cfg(doc)]
 use crate::service::agent::config::UnknownSessions;
 use crate::service::id_map::IdMap;
@@ -396,23 +396,33 @@ impl Sessions {
 impl Router {
     /// The sessions that a client controls or can still resume: at most `most`, in the order of their ids.
     pub(crate) fn session_figures(&self, most: usize) -> Vec<SessionFigures> {
-        self.sessions.figures(&self.requests, most)
+        self.sessions.figures(&self.exchange.requests, most)
     }
+}
 
+impl Sessions {
     /// Adds a session that the agent created for a client.
-    pub(super) fn create(&mut self, client: ClientId, process: usize, id: &str, tokens: NewTokens) {
-        let Some(state) = self.clients.get(client) else {
+    pub(super) fn create(
+        &mut self,
+        exchange: &mut Exchange,
+        client: ClientId,
+        process: usize,
+        id: &str,
+        tokens: NewTokens,
+    ) {
+        let Some(state) = exchange.clients.get(client) else {
             return;
         };
         let principal = state.principal.clone();
-        let key = self.insert(
+        let key = self.open(
+            exchange,
             id,
             principal,
             SessionState::Controlled(client),
             process,
             tokens,
         );
-        if let Some(state) = self.clients.get_mut(client) {
+        if let Some(state) = exchange.clients.get_mut(client) {
             state.add_session(&key);
         }
     }
@@ -421,6 +431,7 @@ impl Router {
     /// principal, and no client knows its token.
     pub(super) fn create_gone(
         &mut self,
+        exchange: &mut Exchange,
         now: Time,
         abandoned: &AbandonedRequest,
         process: usize,
@@ -429,43 +440,50 @@ impl Router {
     ) {
         let is_free = if abandoned.session.is_some() {
             // The session was loaded, and another client may have claimed it since.
-            self.sessions.named(id).next().is_none()
-                && self.sessions.ended.find(id).next().is_none()
+            self.named(id).next().is_none() && self.ended.find(id).next().is_none()
         } else {
-            self.sessions.is_free(&self.processes, process, id)
+            self.is_free(&exchange.processes, process, id)
         };
         if !is_free {
             return;
         }
         let principal = abandoned.principal.clone();
-        let key = self.insert(id, principal, SessionState::Gone(now), process, tokens);
-        self.begin_grace(now, &key);
+        let key = self.open(
+            exchange,
+            id,
+            principal,
+            SessionState::Gone(now),
+            process,
+            tokens,
+        );
+        self.begin_grace(exchange, now, &key);
     }
 
     /// Adds a session and removes any earlier session of the process with the same id.
-    fn insert(
+    fn open(
         &mut self,
+        exchange: &mut Exchange,
         id: &str,
         principal: Principal,
         state: SessionState,
         process: usize,
         NewTokens { resume, watch }: NewTokens,
     ) -> SessionKey {
-        let earlier = self.sessions.named(id);
+        let earlier = self.named(id);
         let earlier = earlier.filter(|(_, session)| session.needs(process));
         let earlier: Vec<SessionKey> = earlier.map(|(key, _)| key.clone()).collect();
         for key in earlier {
-            let Some(session) = self.sessions.remove(&key) else {
+            let Some(session) = self.remove(&key) else {
                 continue;
             };
             for client in session.clients() {
-                if let Some(state) = self.clients.get_mut(client) {
+                if let Some(state) = exchange.clients.get_mut(client) {
                     remove(&mut state.sessions, &key);
                 }
             }
-            self.drop_observers(&key, &session.observers);
+            exchange.drop_observers(&key, &session.observers);
         }
-        self.sessions.ended.remove(process, id);
+        self.ended.remove(process, id);
         let session = Session {
             principal,
             state,
@@ -473,40 +491,40 @@ impl Router {
                 current: resume.into(),
                 earlier: None,
             }),
-            run: self.processes.run(process),
+            run: exchange.processes.run(process),
             claim: None,
             activity: Activity::default(),
             observers: Vec::new(),
             watch_token: watch.into(),
         };
-        self.sessions.insert(id, session)
+        self.insert(id, session)
     }
 
     /// Moves a session from the table to the records of ended sessions. `agent` is the run that still has it.
-    pub(super) fn end(&mut self, key: &SessionKey, agent: Option<u32>) {
-        let Some(session) = self.sessions.remove(key) else {
+    pub(super) fn end(&mut self, exchange: &mut Exchange, key: &SessionKey, agent: Option<u32>) {
+        let Some(session) = self.remove(key) else {
             return;
         };
         for client in session.clients() {
-            if let Some(state) = self.clients.get_mut(client) {
+            if let Some(state) = exchange.clients.get_mut(client) {
                 state.end_session(key);
             }
         }
-        self.drop_observers(key, &session.observers);
-        self.sessions.record(key, session, agent);
+        exchange.drop_observers(key, &session.observers);
+        self.record(key, session, agent);
     }
 
     /// Ends a client's sessions that were lost with an earlier agent process.
-    fn end_lost(&mut self, client: ClientId) {
-        let Some(state) = self.clients.get(client) else {
+    fn end_lost(&mut self, exchange: &mut Exchange, client: ClientId) {
+        let Some(state) = exchange.clients.get(client) else {
             return;
         };
         for key in state.sessions.clone() {
             let lost = |session: &Session| {
-                !self.processes.is_current(session.run) && session.claim.is_none()
+                !exchange.processes.is_current(session.run) && session.claim.is_none()
             };
-            if self.sessions.get(&key).is_some_and(lost) {
-                self.end(&key, None);
+            if self.get(&key).is_some_and(lost) {
+                self.end(exchange, &key, None);
             }
         }
     }
@@ -514,20 +532,18 @@ impl Router {
     /// Releases a session whose client has disconnected. It ends at once if there is no grace period.
     pub(super) fn release(
         &mut self,
+        exchange: &mut Exchange,
         now: Time,
         client: ClientId,
         key: &SessionKey,
         output: &mut impl RouterOutput,
     ) {
-        let claim = self
-            .sessions
-            .get(key)
-            .and_then(|session| session.claim.as_ref());
+        let claim = self.get(key).and_then(|session| session.claim.as_ref());
         if let Some(claim) = claim.filter(|claim| claim.client == client) {
             let upstream_id = claim.upstream_id;
-            self.unclaim(upstream_id, key, output);
+            self.unclaim(exchange, upstream_id, key, output);
         }
-        let Some(session) = self.sessions.get_mut(key) else {
+        let Some(session) = self.get_mut(key) else {
             return;
         };
         if session.state != SessionState::Controlled(client) {
@@ -535,39 +551,44 @@ impl Router {
         }
         session.state = SessionState::Gone(now);
         session.cancel_turn(key, output);
-        self.begin_grace(now, key);
+        self.begin_grace(exchange, now, key);
     }
 
     /// Begins the grace period of a session whose client left at `since`. Without one, the session ends at once, unless another
     /// client claims it.
-    fn begin_grace(&mut self, since: Time, key: &SessionKey) {
-        if let Some(grace) = self.limits.grace {
-            return self.requests.wakeup.set_by(Some(since + grace));
+    fn begin_grace(&mut self, exchange: &mut Exchange, since: Time, key: &SessionKey) {
+        if let Some(grace) = exchange.limits.grace {
+            return exchange.requests.wakeup.set_by(Some(since + grace));
         }
-        let session = self.sessions.get(key);
+        let session = self.get(key);
         let session = session.filter(|session| session.claim.is_none());
         if let Some(run) = session.map(|session| session.run.number) {
-            self.end(key, Some(run));
+            self.end(exchange, key, Some(run));
         }
     }
 
     /// Ends the detached sessions that are due by the time at which they were detached.
-    pub(super) fn end_gone(&mut self, is_due: impl Fn(Time) -> bool) {
-        for (key, run) in self.sessions.gone(is_due) {
-            self.end(&key, Some(run));
+    pub(super) fn end_gone(&mut self, exchange: &mut Exchange, is_due: impl Fn(Time) -> bool) {
+        for (key, run) in self.gone(is_due) {
+            self.end(exchange, &key, Some(run));
         }
     }
 
     /// Handles the exit of an agent process. Pending claims fail, and clients must load their sessions again.
-    pub(super) fn mark_lost(&mut self, process: usize, output: &mut impl RouterOutput) {
-        let claims = self.sessions.iter().filter_map(|(key, session)| {
+    pub(super) fn mark_lost(
+        &mut self,
+        exchange: &mut Exchange,
+        process: usize,
+        output: &mut impl RouterOutput,
+    ) {
+        let claims = self.iter().filter_map(|(key, session)| {
             let claim = session.claim.as_ref();
             let claim = claim.filter(|claim| claim.process == process)?;
             Some((claim.upstream_id, key.clone()))
         });
         let claims: Vec<_> = claims.collect();
         for (upstream_id, key) in claims {
-            self.unclaim(upstream_id, &key, output);
+            self.unclaim(exchange, upstream_id, &key, output);
         }
     }
 }

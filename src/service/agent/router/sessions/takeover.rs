@@ -2,8 +2,10 @@
 //! requests.
 
 use super::super::connections::cancel_session;
-use super::super::{ClientCall, ClientRequest, RequestClass, Router, RouterOutput, remove};
-use super::{SessionKey, SessionState};
+use super::super::{
+    AbandonedRequest, ClientRequest, Exchange, MAX_ORPHANED, RequestClass, RouterOutput, remove,
+};
+use super::{SessionKey, SessionState, Sessions};
 use crate::ClientId;
 use crate::log_event::{log_event, word};
 use crate::service::agent::response::client_gone;
@@ -15,10 +17,11 @@ const TAKEN_OVER: &str = "_outrigger/session_taken_over";
 /// Tells a client how a turn ended that another client began.
 const TURN_ENDED: &str = "_outrigger/turn_ended";
 
-impl Router {
+impl Sessions {
     /// Gives control of a session, and its pending requests, to another client.
     pub(super) fn take_over(
         &mut self,
+        exchange: &mut Exchange,
         session: &SessionKey,
         old: ClientId,
         new: ClientId,
@@ -30,8 +33,8 @@ impl Router {
             client = word(&new),
             from = word(&old),
         );
-        self.hand_over(session, old, new, output);
-        if let Some(state) = self.clients.get_mut(old) {
+        self.hand_over(exchange, session, old, new, output);
+        if let Some(state) = exchange.clients.get_mut(old) {
             remove(&mut state.sessions, session);
         }
         output.to_client(
@@ -49,17 +52,18 @@ impl Router {
     /// Gives the pending requests of a session to another client. The old client's requests fail, but the turn continues.
     fn hand_over(
         &mut self,
+        exchange: &mut Exchange,
         session: &SessionKey,
         old: ClientId,
         new: ClientId,
         output: &mut impl RouterOutput,
     ) {
-        let ids = self
+        let ids = exchange
             .clients
             .get(old)
-            .map(|state| self.requests.ids_for(state, session));
+            .map(|state| exchange.requests.ids_for(state, session));
         for id in ids.unwrap_or_default() {
-            let Some(request) = self.requests.forget(&mut self.clients, id) else {
+            let Some(request) = exchange.requests.forget(&mut exchange.clients, id) else {
                 continue;
             };
             let why = Some("another connection has taken the session over");
@@ -68,131 +72,106 @@ impl Router {
                 output.to_client(old, &[&failed]);
             }
             if request.call.class == RequestClass::Prompt {
-                self.adopt(new, request);
+                exchange.adopt(new, request);
             } else {
-                self.expect_late_response(&request, output);
+                self.expect_late_response(exchange, &request, output);
             }
         }
-        self.hand_over_questions(session, old, new, output);
-    }
-
-    /// Gives the agent's open requests for a session to another client.
-    pub(super) fn hand_over_questions(
-        &mut self,
-        session: &SessionKey,
-        old: ClientId,
-        new: ClientId,
-        output: &mut impl RouterOutput,
-    ) {
-        let state = self.clients.get(old);
-        let questions = state.map(|state| state.agent_requests.clone());
-        for id in questions.unwrap_or_default() {
-            let request = self.requests.of_agent.get_mut(id);
-            let request = request.filter(|request| request.session.as_ref() == Some(session));
-            let Some(request) = request else { continue };
-            if let Some(state) = self.clients.get_mut(old) {
-                remove(&mut state.agent_requests, &id);
-            }
-            match (self.clients.get_mut(new), &request.text) {
-                (Some(state), Some(text))
-                    if state.agent_requests.len() < self.limits.agent_requests =>
-                {
-                    state.agent_requests.push(id);
-                    request.client = new;
-                    // As an observer, it may have it already.
-                    let had = request.approvers.contains(&new);
-                    remove(&mut request.approvers, &new);
-                    if !had {
-                        output.to_client(new, &[text]);
-                    }
-                }
-                _ => {
-                    if let Some(request) = self.requests.of_agent.remove(id) {
-                        request.revoke(id, Some(old), output);
-                        let gone = client_gone(&request.ids.id, request.permission);
-                        output.to_agent(request.process, &[&gone]);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Moves a running turn to another client. If that client has too many requests, the turn continues without a client.
-    fn adopt(&mut self, client: ClientId, request: ClientRequest) {
-        let state = self.clients.get(client);
-        if state.is_some_and(|state| state.client_requests.len() < self.limits.client_requests) {
-            let call = ClientCall {
-                client,
-                ..request.call
-            };
-            self.requests.record(
-                &mut self.clients,
-                ClientRequest {
-                    sender_ids: None,
-                    call,
-                    ..request
-                },
-            );
-        }
+        exchange.hand_over_questions(session, old, new, output);
     }
 
     /// Gives the pending requests in the sessions of a disconnected client to the clients that claim the sessions.
     pub(in super::super) fn hand_over_to_claimants(
         &mut self,
+        exchange: &mut Exchange,
         client: ClientId,
         output: &mut impl RouterOutput,
     ) {
-        let Some(state) = self.clients.get(client) else {
+        let Some(state) = exchange.clients.get(client) else {
             return;
         };
         let claimed = |session: &SessionKey| {
-            let claim = self.sessions.get(session)?.claim.as_ref()?;
+            let claim = self.get(session)?.claim.as_ref()?;
             (claim.client != client).then(|| (session.clone(), claim.client))
         };
         let claimed: Vec<_> = state.sessions.iter().filter_map(claimed).collect();
         for (session, claimant) in claimed {
-            self.hand_over(&session, client, claimant, output);
+            self.hand_over(exchange, &session, client, claimant, output);
         }
     }
 
     /// Cancels the turn that a client has adopted, because its claim of the session failed.
     pub(super) fn drop_adopted(
-        &mut self,
+        &self,
+        exchange: &mut Exchange,
         client: ClientId,
         session: &SessionKey,
         output: &mut impl RouterOutput,
     ) {
-        let is_controller = self.sessions.get(session).is_some_and(|bound| {
+        let is_controller = self.get(session).is_some_and(|bound| {
             matches!(bound.state, SessionState::Controlled(controller) if controller == client)
         });
         if is_controller {
             return;
         }
         let mut running = None;
-        let ids = self
+        let ids = exchange
             .clients
             .get(client)
-            .map(|state| self.requests.ids_for(state, session));
+            .map(|state| exchange.requests.ids_for(state, session));
         for id in ids.unwrap_or_default() {
-            let request = self.requests.of_clients.get(id);
+            let request = exchange.requests.of_clients.get(id);
             if request.is_some_and(ClientRequest::is_adopted) {
-                running = self.requests.forget(&mut self.clients, id);
+                running = exchange.requests.forget(&mut exchange.clients, id);
             }
         }
         if let Some(request) = running {
             output.to_agent(request.process, &cancel_session(&quote(session)));
         }
-        let state = self.clients.get(client);
+        let state = exchange.clients.get(client);
         let questions = state.map(|state| state.agent_requests.clone());
         for id in questions.unwrap_or_default() {
-            let request = self.requests.of_agent.get(id);
+            let request = exchange.requests.of_agent.get(id);
             if request.is_some_and(|request| request.session.as_ref() == Some(session))
-                && let Some(request) = self.requests.forget_of_agent(&mut self.clients, id)
+                && let Some(request) = exchange.requests.forget_of_agent(&mut exchange.clients, id)
             {
                 request.revoke(id, None, output);
                 let gone = client_gone(&request.ids.id, request.permission);
                 output.to_agent(request.process, &[&gone]);
             }
+        }
+    }
+
+    /// Remembers a request whose response comes too late. A session that it opens belongs to its client's principal.
+    pub(in super::super) fn expect_late_response(
+        &mut self,
+        exchange: &mut Exchange,
+        request: &ClientRequest,
+        output: &mut impl RouterOutput,
+    ) {
+        let id = request.upstream_id;
+        let Some(principal) = exchange.clients.get(request.call.client) else {
+            return;
+        };
+        let principal = principal.principal.clone();
+        let claimed = request.call.session.as_ref();
+        let claimed = claimed.filter(|_| request.call.class == RequestClass::Claim);
+        let is_unconfirmed = claimed.is_some_and(|session| self.is_unconfirmed(session));
+        if let Some(process) = exchange.processes.get_mut(request.process) {
+            if request.call.class == RequestClass::Create || is_unconfirmed {
+                let session = claimed.map(|key| (&**key).into());
+                let abandoned = AbandonedRequest {
+                    client: request.call.client,
+                    principal,
+                    session,
+                };
+                process.abandoned.insert(id, abandoned);
+            } else if request.call.session.is_none() && process.orphaned.len() < MAX_ORPHANED {
+                process.orphaned.insert(id, request.call.client);
+            }
+        }
+        if let Some(session) = claimed {
+            self.unclaim(exchange, id, session, output);
         }
     }
 }
