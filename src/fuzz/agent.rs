@@ -343,10 +343,10 @@ pub fn router(data: &[u8]) {
             assert!(present.contains(&client), "state of {client} is left");
         });
         assert!(
-            router.client_request_count() <= 6 * present.len()
-                && router.agent_request_count() <= 3 * present.len()
-                && router.session_count() <= limits.all_sessions
-                && router.ended_count() <= limits.ended_sessions
+            router.figures().client_requests <= 6 * present.len()
+                && router.figures().agent_requests <= 3 * present.len()
+                && router.figures().sessions <= limits.all_sessions
+                && router.figures().ended_sessions <= limits.ended_sessions
         );
     }
     for client in present {
@@ -354,9 +354,9 @@ pub fn router(data: &[u8]) {
     }
     router.handle_timeout(now + grace, &mut model);
     let tables = (
-        router.client_request_count(),
-        router.agent_request_count(),
-        router.session_count(),
+        router.figures().client_requests,
+        router.figures().agent_requests,
+        router.figures().sessions,
     );
     assert_eq!(
         tables,

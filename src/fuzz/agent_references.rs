@@ -263,12 +263,12 @@ pub(super) fn references(data: &[u8]) {
         expected.sort();
         assert_eq!(sent.clients, expected);
         assert_eq!(sent.agent, [""; 0]);
-        assert_eq!(router.client_request_count(), pending.len());
+        assert_eq!(router.figures().client_requests, pending.len());
     }
     for client in present {
         router.handle_disconnected(now, client, &mut Sent::default());
     }
-    assert_eq!(router.client_request_count(), 0);
+    assert_eq!(router.figures().client_requests, 0);
 }
 
 /// Whether two ids are the same: the naive form of the rule.

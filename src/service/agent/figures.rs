@@ -49,16 +49,16 @@ pub(super) fn status(
         })
         .collect();
     let status = serde_json::json!({
-        "sessions": router.session_count(),
-        "ended_sessions": router.ended_count(),
-        "observers": router.observer_count(),
+        "sessions": router.figures().sessions,
+        "ended_sessions": router.figures().ended_sessions,
+        "observers": router.figures().observers,
         "agent": {
             "running": is_running(processes),
             "restarts": restarts(processes, ended_restarts),
             "processes": list,
             "session_list": sessions,
-            "waiting": router.client_request_count(),
-            "asked": router.agent_request_count(),
+            "waiting": router.figures().client_requests,
+            "asked": router.figures().agent_requests,
             "calls": {
                 "initialize": counters.initializes,
                 "session": counters.session_requests,
@@ -118,27 +118,27 @@ pub(super) fn metrics(
         (
             "outrigger_agent_sessions",
             "Sessions that a client controls or can still resume.",
-            router.session_count(),
+            router.figures().sessions,
         ),
         (
             "outrigger_agent_observers",
             "Observers of sessions.",
-            router.observer_count(),
+            router.figures().observers,
         ),
         (
             "outrigger_agent_ended_sessions",
             "Ended sessions whose owner is remembered.",
-            router.ended_count(),
+            router.figures().ended_sessions,
         ),
         (
             "outrigger_agent_waiting_requests",
             "Requests of clients that the agent has not answered.",
-            router.client_request_count(),
+            router.figures().client_requests,
         ),
         (
             "outrigger_agent_asked_requests",
             "Requests of the agent that clients have not answered.",
-            router.agent_request_count(),
+            router.figures().agent_requests,
         ),
     ] {
         out.gauge(name, help, value);

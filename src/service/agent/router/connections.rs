@@ -118,7 +118,7 @@ impl Router {
         for process in self.exchange.processes.indices() {
             self.exchange.drop_early(process, output);
         }
-        self.stop_unused();
+        self.exchange.stop_unused(&self.sessions);
     }
 }
 

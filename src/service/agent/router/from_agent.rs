@@ -146,7 +146,7 @@ impl Router {
                     tokens,
                 );
             }
-            return self.stop_unused();
+            return self.exchange.stop_unused(&self.sessions);
         }
         let Some(request) = self
             .exchange
@@ -230,7 +230,7 @@ impl Router {
                 if success && self.sessions.controller_of(session) == Some(client) =>
             {
                 self.sessions.end(&mut self.exchange, session, None);
-                self.stop_unused();
+                self.exchange.stop_unused(&self.sessions);
             }
             (RequestClass::Prompt, Some(session))
                 if success && self.exchange.has_long_turns(process) =>

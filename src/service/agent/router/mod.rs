@@ -129,6 +129,21 @@ struct AbandonedRequest {
     session: Option<Arc<str>>,
 }
 
+/// What the router holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RouterFigures {
+    /// Client requests that the agent has not answered.
+    pub(crate) client_requests: usize,
+    /// Agent requests that clients have not answered.
+    pub(crate) agent_requests: usize,
+    /// Sessions that a client controls or can still resume.
+    pub(crate) sessions: usize,
+    /// Observers of all sessions.
+    pub(crate) observers: usize,
+    /// Records of ended sessions.
+    pub(crate) ended_sessions: usize,
+}
+
 /// The router's counters since its start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RouterCounters {
@@ -214,35 +229,15 @@ impl Router {
         self
     }
 
-    #[cfg(test)]
-    pub(crate) fn limits(&self) -> RouterLimits {
-        self.exchange.limits
-    }
-
-    /// The bytes that are kept for pending requests.
-    #[cfg(test)]
-    pub(crate) fn kept_for_requests(&self) -> usize {
-        self.exchange.requests.kept()
-    }
-
-    /// The number of client requests that the agent has not answered.
-    pub(crate) fn client_request_count(&self) -> usize {
-        self.exchange.requests.of_clients.len()
-    }
-
-    /// The number of agent requests that clients have not answered.
-    pub(crate) fn agent_request_count(&self) -> usize {
-        self.exchange.requests.of_agent.len()
-    }
-
-    /// The number of sessions that a client controls or can still resume.
-    pub(crate) fn session_count(&self) -> usize {
-        self.sessions.len()
-    }
-
-    /// The number of observers of all sessions.
-    pub(crate) fn observer_count(&self) -> usize {
-        self.exchange.clients.observer_count()
+    /// What the router holds.
+    pub(crate) fn figures(&self) -> RouterFigures {
+        RouterFigures {
+            client_requests: self.exchange.requests.of_clients.len(),
+            agent_requests: self.exchange.requests.of_agent.len(),
+            sessions: self.sessions.len(),
+            observers: self.exchange.clients.observer_count(),
+            ended_sessions: self.sessions.ended.len(),
+        }
     }
 
     /// Takes messages for clients that could not be sent at once.
@@ -253,25 +248,6 @@ impl Router {
     /// Whether a client is a viewer whose session has ended.
     pub(crate) fn has_nothing_to_watch(&self, client: ClientId) -> bool {
         self.exchange.clients.has_nothing_to_watch(client)
-    }
-
-    /// The number of records of ended sessions.
-    pub(crate) fn ended_count(&self) -> usize {
-        self.sessions.ended.len()
-    }
-
-    /// The client that controls the session that a process knows by this id.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn owner_in(&self, process: usize, session: &str) -> Option<ClientId> {
-        self.sessions.of_process(process, session)?.1.controller()
-    }
-
-    /// The client that controls a session.
-    #[cfg(test)]
-    pub(crate) fn owner_of(&self, session: &str) -> Option<ClientId> {
-        self.sessions
-            .named(session)
-            .find_map(|(_, one)| one.controller())
     }
 
     pub(crate) fn counters(&self) -> RouterCounters {
@@ -316,6 +292,45 @@ impl Router {
     /// Rejects new requests from now on.
     pub(crate) fn drain(&mut self) {
         self.is_draining = true;
+    }
+}
+
+/// What tests look at.
+#[cfg(any(test, fuzzing))]
+impl Router {
+    #[cfg(test)]
+    pub(crate) fn limits(&self) -> RouterLimits {
+        self.exchange.limits
+    }
+
+    /// The bytes that are kept for pending requests.
+    #[cfg(test)]
+    pub(crate) fn kept_for_requests(&self) -> usize {
+        self.exchange.requests.kept()
+    }
+
+    /// The client that controls the session that a process knows by this id.
+    pub(crate) fn owner_in(&self, process: usize, session: &str) -> Option<ClientId> {
+        self.sessions.of_process(process, session)?.1.controller()
+    }
+
+    /// The client that controls a session.
+    #[cfg(test)]
+    pub(crate) fn owner_of(&self, session: &str) -> Option<ClientId> {
+        self.sessions
+            .named(session)
+            .find_map(|(_, one)| one.controller())
+    }
+
+    /// Whether requests in either direction are pending between clients and a process.
+    pub(crate) fn has_requests(&self, process: usize) -> bool {
+        self.exchange.requests.has_any_of(process)
+    }
+
+    /// Whether a client has attached to the session that a process knows by this id.
+    pub(crate) fn is_observer_in(&self, process: usize, client: ClientId, id: &str) -> bool {
+        let session = self.sessions.of_process(process, id);
+        session.is_some_and(|(_, session)| session.observers.contains(&client))
     }
 }
 

@@ -37,13 +37,6 @@ pub(super) fn name_of(initialize: &Envelope<'_>) -> Box<str> {
 }
 
 impl Router {
-    /// Whether a client has attached to the session that a process knows by this id.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn is_observer_in(&self, process: usize, client: ClientId, id: &str) -> bool {
-        let session = self.sessions.of_process(process, id);
-        session.is_some_and(|(_, session)| session.observers.contains(&client))
-    }
-
     /// Handles `session/attach` and `session/detach`. Returns false for other methods.
     pub(super) fn observe_request(
         &mut self,

@@ -28,7 +28,7 @@ impl Router {
             self.sessions
                 .end_gone(&mut self.exchange, |since| since + grace <= now);
         }
-        self.stop_unused();
+        self.exchange.stop_unused(&self.sessions);
         let gone = self.sessions.first_gone().zip(self.exchange.limits.grace);
         let deadlines = [
             self.exchange.requests.of_clients.deadline(),

@@ -52,7 +52,10 @@ fn a_token_opens_one_session_once() {
     sim.now = sim.now + GRACE + Duration::from_secs(1);
     sim.router.handle_timeout(sim.now, &mut sim.output);
     assert_eq!(
-        (sim.router.session_count(), sim.router.ended_count()),
+        (
+            sim.router.figures().sessions,
+            sim.router.figures().ended_sessions
+        ),
         (0, 2),
         "after the grace period, only the records of both are left"
     );
@@ -102,7 +105,7 @@ fn a_load_that_the_agent_rejects_changes_nothing() {
     );
     sim.disconnect(2);
     assert_eq!(
-        sim.router.session_count(),
+        sim.router.figures().sessions,
         1,
         "only the loaded session is kept for its owner"
     );
@@ -250,7 +253,10 @@ fn a_failed_load_restores_the_session_in_each_state() {
         for end in ["rejected", "client disconnected", "agent exited"] {
             let what = format!("{state}, {end}");
             let (mut sim, token) = sim_with_session(state, Principal::Nobody);
-            let known = (sim.router.session_count(), sim.router.ended_count());
+            let known = (
+                sim.router.figures().sessions,
+                sim.router.figures().ended_sessions,
+            );
             sim.join_as(2, Principal::Nobody);
             sim.client_sends(2, &claim("5", "session/load", "s", Some(&token)));
             let id = sim.agent_received()["id"].clone();
@@ -262,7 +268,10 @@ fn a_failed_load_restores_the_session_in_each_state() {
                 "client disconnected" => sim.disconnect(2),
                 _ => sim.router.handle_agent_exited(0, "{}", &mut sim.output),
             }
-            let now = (sim.router.session_count(), sim.router.ended_count());
+            let now = (
+                sim.router.figures().sessions,
+                sim.router.figures().ended_sessions,
+            );
             assert_eq!(now, known, "{what}");
             sim.join_as(3, Principal::Token);
             sim.clear();

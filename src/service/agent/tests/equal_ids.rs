@@ -85,7 +85,10 @@ fn ended_sessions_are_remembered_for_each_process() {
         sim.agent_answers(&json!({}));
     }
     assert_eq!(
-        (sim.router.session_count(), sim.router.ended_count()),
+        (
+            sim.router.figures().sessions,
+            sim.router.figures().ended_sessions
+        ),
         (0, 2)
     );
     for (number, process) in [(1, 0), (2, 1)] {

@@ -30,7 +30,7 @@ fn a_process_that_is_given_up_leaves_no_request_behind() {
     let answers = &sim.output.clients[&client(1)];
     assert_eq!(answers.len(), 2, "each request is answered");
     assert!(answers.iter().all(|answer| answer.contains(r#""error""#)));
-    assert_eq!(sim.router.client_request_count(), 0);
+    assert_eq!(sim.router.figures().client_requests, 0);
     assert!(!sim.router.is_busy(client(1)));
 
     // The next process gets its place.
@@ -90,9 +90,9 @@ fn requests_that_follow_initialize_fail_with_it_when_the_agent_does_not_answer_i
         assert_eq!((code(answer), &answer["id"]), (-32014, &json!(id)));
     }
     assert_eq!(answers.len(), 3);
-    assert_eq!(sim.router.client_request_count(), 0);
+    assert_eq!(sim.router.figures().client_requests, 0);
     assert!(!sim.router.is_busy(client(1)));
-    assert_eq!(sim.router.session_count(), 0, "the claim is undone");
+    assert_eq!(sim.router.figures().sessions, 0, "the claim is undone");
     // The agent must not get what nobody waits for.
     let changes = sim.router.take_process_changes();
     assert_eq!(changes, [ProcessChange::Discard(0)]);

@@ -9,12 +9,12 @@ fn each_client_has_its_own_limits() {
     for _ in 0..16 {
         sim.client_sends(1, &request("1", "x", &json!({})));
     }
-    assert_eq!(sim.router.client_request_count(), 16);
+    assert_eq!(sim.router.figures().client_requests, 16);
     sim.client_sends(1, &request("1", "x", &json!({})));
     assert_eq!(code(&sim.client_received(1)), -32013);
     sim.client_sends(2, &request("1", "x", &json!({})));
     assert_eq!(
-        sim.router.client_request_count(),
+        sim.router.figures().client_requests,
         17,
         "another client is not affected"
     );
@@ -25,7 +25,7 @@ fn each_client_has_its_own_limits() {
             &json!({"sessionId": "s"}),
         ));
     }
-    assert_eq!(sim.router.agent_request_count(), 8);
+    assert_eq!(sim.router.figures().agent_requests, 8);
     assert_eq!(code(&sim.agent_received()), -32013);
     for name in 0..8 {
         sim.client_sends(2, &request("1", "session/new", &json!({})));
@@ -46,7 +46,7 @@ fn a_long_message_is_refused_unless_it_is_a_prompt() {
     let refused = sim.client_received(1);
     assert_eq!((code(&refused), &refused["id"]), (-32600, &json!(7)));
     sim.client_sends(1, &notification("session/cancel", &long));
-    assert!(sim.output.agent.is_empty() && sim.router.client_request_count() == 0);
+    assert!(sim.output.agent.is_empty() && sim.router.figures().client_requests == 0);
     // The agent gets an error in place of a long answer.
     sim.agent_sends(&request(
         "\"q\"",
@@ -58,7 +58,7 @@ fn a_long_message_is_refused_unless_it_is_a_prompt() {
     sim.client_sends(1, &answer.to_string());
     let answer = sim.agent_received();
     assert_eq!((code(&answer), &answer["id"]), (-32603, &json!("q")));
-    assert_eq!(sim.router.agent_request_count(), 0);
+    assert_eq!(sim.router.figures().agent_requests, 0);
     // A prompt carries images.
     sim.client_sends(1, &request("8", "session/prompt", &long));
     assert_eq!(sim.agent_received()["method"], "session/prompt");
@@ -79,8 +79,8 @@ fn the_memory_of_a_pending_request_is_limited() {
     );
     assert_eq!(
         (
-            sim.router.client_request_count(),
-            sim.router.agent_request_count()
+            sim.router.figures().client_requests,
+            sim.router.figures().agent_requests
         ),
         (1, 1)
     );
@@ -94,7 +94,7 @@ fn the_memory_of_a_pending_request_is_limited() {
         sim.client_sends(1, &request("1", method, &json!({"sessionId": long})));
         assert_eq!(code(&sim.client_received(1)), -32010);
     }
-    assert_eq!(sim.router.client_request_count(), 0);
+    assert_eq!(sim.router.figures().client_requests, 0);
 }
 
 #[test]
@@ -144,7 +144,10 @@ fn a_full_table_rejects_new_sessions_and_keeps_all_others() {
     sim.now = sim.now + GRACE;
     sim.router.handle_timeout(sim.now, &mut sim.output);
     assert_eq!(
-        (sim.router.session_count(), sim.router.ended_count()),
+        (
+            sim.router.figures().sessions,
+            sim.router.figures().ended_sessions
+        ),
         (5, 7)
     );
     sim.session(4, "one more");
@@ -165,7 +168,7 @@ fn when_the_records_are_full_unknown_sessions_cannot_be_loaded() {
         );
         sim.agent_answers(&json!({}));
     }
-    assert_eq!(sim.router.ended_count(), 30);
+    assert_eq!(sim.router.figures().ended_sessions, 30);
     sim.client_sends(1, &claim("3", "session/load", "old", None));
     assert_eq!(code(&sim.client_received(1)), -32010);
     sim.client_sends(1, &request("4", "session/list", &json!({})));
@@ -203,7 +206,10 @@ fn in_a_full_table_the_session_whose_client_left_first_loses_its_place() {
         sim.session(3, &format!("c{name}"));
     }
     assert_eq!(sim.router.owner_of("b7"), Some(client(2)));
-    let kept = (sim.router.session_count(), sim.router.ended_count());
+    let kept = (
+        sim.router.figures().sessions,
+        sim.router.figures().ended_sessions,
+    );
     assert_eq!(kept, (14, 8), "those of client 1 left the table together");
     sim.client_sends(3, &claim("5", "session/load", "a0", None));
     assert_eq!(sim.agent_received()["method"], "session/load");

@@ -373,7 +373,7 @@ fn sim_with_session(state: &str, owner: Principal) -> (Simulation, String) {
     if state == "gone, grace over" {
         sim.now = sim.now + GRACE + Duration::from_secs(1);
         sim.router.handle_timeout(sim.now, &mut sim.output);
-        assert_eq!(sim.router.session_count(), 0);
+        assert_eq!(sim.router.figures().sessions, 0);
     }
     (sim, token)
 }

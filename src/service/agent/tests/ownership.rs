@@ -109,8 +109,8 @@ fn when_a_client_disconnects_its_requests_are_cancelled_and_removed() {
     );
     assert_eq!(
         (
-            sim.router.client_request_count(),
-            sim.router.agent_request_count()
+            sim.router.figures().client_requests,
+            sim.router.figures().agent_requests
         ),
         (0, 0)
     );
@@ -146,7 +146,7 @@ fn a_closed_session_cannot_be_used() {
         &request("4", "session/close", &json!({"sessionId": "s"})),
     );
     sim.agent_answers(&json!({}));
-    assert_eq!(sim.router.session_count(), 0);
+    assert_eq!(sim.router.figures().sessions, 0);
     sim.client_sends(
         1,
         &request("5", "session/prompt", &json!({"sessionId": "s"})),

@@ -295,7 +295,7 @@ fn an_answer_that_names_another_clients_session_is_not_passed_on() {
         let want = if is_passed { 0 } else { -32603 };
         assert_eq!(code(&received), want, "{result}");
         assert_eq!(received["result"] == result, is_passed);
-        assert_eq!(sim.router.client_request_count(), 0);
+        assert_eq!(sim.router.figures().client_requests, 0);
 
         sim.clear();
         let ask = request("\"q\"", "_vendor/ask", &json!({"sessionId": "a"}));

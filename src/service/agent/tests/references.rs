@@ -104,7 +104,7 @@ fn the_progress_token_is_forgotten_with_its_request() {
     assert!(!tokens.contains(&upstream));
     sim.agent_sends(&progress(&upstream));
     assert_eq!(sim.client_received(1)["params"]["progressToken"], 5);
-    assert_eq!(sim.router.client_request_count(), 2);
+    assert_eq!(sim.router.figures().client_requests, 2);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_progress_token_that_another_parser_could_read_differently_is_rejected() {
         assert_eq!((code(&received), &received["id"]), (-32600, &json!(3)));
     }
     assert_eq!(sim.output.agent, [""; 0]);
-    assert_eq!(sim.router.client_request_count(), 1);
+    assert_eq!(sim.router.figures().client_requests, 1);
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn equal_ids_of_subscriptions_do_not_cross() {
     let params = sim.client_received(2)["params"].clone();
     assert_eq!(params, json!({"requestId": 7, "_meta": {SUBSCRIPTION: 7}}));
     assert_eq!(take_received(&mut sim).len(), 1);
-    assert_eq!(sim.router.client_request_count(), 1);
+    assert_eq!(sim.router.figures().client_requests, 1);
 
     // The agent is told when a subscriber disconnects.
     sim.clear();
@@ -294,7 +294,7 @@ fn the_agent_cancels_its_own_requests_and_subscriptions_only() {
     sim.agent_sends(&cancelled(&call));
     let received = take_received(&mut sim);
     assert_eq!(received, [(client(1), cancelled(&asked))]);
-    assert_eq!(sim.router.client_request_count(), 1);
+    assert_eq!(sim.router.figures().client_requests, 1);
 }
 
 #[test]
@@ -307,10 +307,10 @@ fn a_subscription_has_no_time_limit_and_nobody_waits_for_its_end() {
     assert!(!sim.router.is_busy(client(1)));
     sim.now = sim.now + Duration::from_secs(5);
     sim.router.handle_timeout(sim.now, &mut sim.output);
-    assert_eq!(sim.router.client_request_count(), 1);
+    assert_eq!(sim.router.figures().client_requests, 1);
     sim.client_sends(1, &request("2", "tools/call", &json!({})));
     assert!(sim.router.is_busy(client(1)));
     sim.now = sim.now + Duration::from_secs(5);
     sim.router.handle_timeout(sim.now, &mut sim.output);
-    assert_eq!(sim.router.client_request_count(), 1);
+    assert_eq!(sim.router.figures().client_requests, 1);
 }

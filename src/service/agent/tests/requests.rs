@@ -89,7 +89,7 @@ fn ids_come_back_byte_for_byte_and_never_collide() {
         sim.output.clients, before,
         "a second response is dropped, and so is a response whose id is a string"
     );
-    assert_eq!(sim.router.client_request_count(), 0);
+    assert_eq!(sim.router.figures().client_requests, 0);
 }
 
 #[test]
@@ -157,8 +157,8 @@ fn when_the_agent_exits_all_requests_fail_and_the_new_agent_gets_the_same_initia
     }
     assert_eq!(
         (
-            sim.router.client_request_count(),
-            sim.router.agent_request_count()
+            sim.router.figures().client_requests,
+            sim.router.figures().agent_requests
         ),
         (0, 0)
     );
@@ -183,5 +183,5 @@ fn an_invalid_response_fails_its_request() {
         (code(&sim.client_received(1)), &sim.client_received(1)["id"]),
         (-32603, &json!("a"))
     );
-    assert_eq!(sim.router.client_request_count(), 0);
+    assert_eq!(sim.router.figures().client_requests, 0);
 }

@@ -206,7 +206,7 @@ fn in_each_protocol_a_client_can_cancel_only_its_own_requests() {
         } else {
             3
         };
-        assert_eq!(sim.router.client_request_count(), pending, "{method}");
+        assert_eq!(sim.router.figures().client_requests, pending, "{method}");
     }
     let mut sim = Simulation::jsonrpc(2);
     sim.client_sends(1, &request("1", "tools/call", &json!({})));
@@ -217,7 +217,7 @@ fn in_each_protocol_a_client_can_cancel_only_its_own_requests() {
         &json!({"requestId": "q"}),
     ));
     assert_eq!(sim.client_received(1)["params"]["requestId"], upstream_id);
-    assert_eq!(sim.router.agent_request_count(), 0);
+    assert_eq!(sim.router.figures().agent_requests, 0);
     sim.clear();
     sim.agent_sends(&notification(
         "notifications/cancelled",
@@ -266,7 +266,7 @@ fn a_response_that_cannot_be_passed_on_fails_its_request() {
     assert_eq!(
         (
             sim.router.owner_of("old"),
-            sim.router.client_request_count()
+            sim.router.figures().client_requests
         ),
         (None, 0)
     );
@@ -300,5 +300,5 @@ fn a_response_that_cannot_be_passed_on_fails_its_request() {
         (-32600, &id)
     );
     assert!(sim.output.clients.is_empty());
-    assert_eq!(sim.router.client_request_count(), 1);
+    assert_eq!(sim.router.figures().client_requests, 1);
 }

@@ -186,7 +186,7 @@ fn a_failed_claim_of_a_session_whose_client_has_left_leaves_no_open_question() {
     sim.clear();
     let failed = json!({"jsonrpc": "2.0", "id": load, "error": {"code": -32601, "message": "no"}});
     sim.agent_sends(&failed.to_string());
-    assert_eq!(sim.router.agent_request_count(), 0);
+    assert_eq!(sim.router.figures().agent_requests, 0);
     let answers = sim.output.agent.iter();
     assert!(
         answers.into_iter().any(|text| text.contains(r#""id":9"#)),

@@ -117,12 +117,12 @@ fn a_file_that_the_old_client_was_asked_for_is_refused_in_its_place() {
         "fs/read_text_file",
         &json!({"sessionId": "s"}),
     ));
-    assert_eq!(sim.router.agent_request_count(), 1);
+    assert_eq!(sim.router.figures().agent_requests, 1);
     sim.client_sends(3, &take("3"));
     sim.agent_answers(&json!({}));
     assert_eq!(sim.agent_received()["id"], "f");
     assert_eq!(code(&sim.agent_received()), -32800);
-    assert_eq!(sim.router.agent_request_count(), 0);
+    assert_eq!(sim.router.figures().agent_requests, 0);
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn a_client_that_leaves_while_its_session_is_taken_over_does_not_end_the_turn() 
         } else {
             assert_eq!(sim.router.owner_of("s"), None);
             assert_eq!(sim.agent_received()["method"], "session/cancel");
-            assert_eq!(sim.router.client_request_count(), 0);
+            assert_eq!(sim.router.figures().client_requests, 0);
         }
     }
 }

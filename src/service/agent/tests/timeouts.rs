@@ -87,7 +87,7 @@ fn a_request_that_the_agent_does_not_answer_fails_once() {
         "a prompt has no time limit"
     );
     assert_eq!(sim.router.counters().timed_out, 2);
-    assert_eq!(sim.router.client_request_count(), 1);
+    assert_eq!(sim.router.figures().client_requests, 1);
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_question_that_a_client_does_not_answer_fails_once() {
     let answer = json!({"jsonrpc": "2.0", "id": upstream_id, "result": {}});
     sim.client_sends(1, &answer.to_string());
     assert!(sim.output.agent.is_empty(), "the late answer is dropped");
-    assert_eq!(sim.router.agent_request_count(), 0);
+    assert_eq!(sim.router.figures().agent_requests, 0);
 }
 
 #[test]
