@@ -15,7 +15,6 @@
 mod approvals;
 mod clients;
 mod connections;
-mod early_messages;
 mod ended_sessions;
 mod exchange;
 mod from_agent;
@@ -26,9 +25,6 @@ mod observers;
 mod processes;
 mod requests;
 mod sessions;
-mod timeouts;
-mod turns;
-mod viewers;
 
 use std::sync::Arc;
 use std::time::Duration;

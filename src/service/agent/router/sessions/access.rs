@@ -17,7 +17,7 @@ const TOO_MANY_NAMED: SessionError = SessionError::Invalid("the message names to
 
 /// Why a message may not use a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum SessionError {
+pub(crate) enum SessionError {
     /// The message does not name its session correctly.
     Invalid(&'static str),
     /// The session is not the client's.
@@ -42,7 +42,7 @@ pub(in super::super) enum SessionError {
 
 impl SessionError {
     /// The error response to a request with this id.
-    pub(in super::super) fn response(self, id: &str) -> String {
+    pub(crate) fn response(self, id: &str) -> String {
         let (code, message) = match self {
             Self::Invalid(_) | Self::Version => (code::INVALID, "Invalid request"),
             Self::Denied | Self::Controlled | Self::NeedsToken | Self::Unknown => {
@@ -84,14 +84,14 @@ impl fmt::Display for SessionError {
 
 /// The rules for who may use and know of sessions. It changes nothing.
 #[derive(Clone, Copy)]
-pub(in super::super) struct Access<'a> {
+pub(crate) struct Access<'a> {
     exchange: &'a Exchange,
     sessions: &'a Sessions,
 }
 
 impl<'a> Access<'a> {
     /// Whether a client's messages may go to a process: it is the client's, or it has a session of the client.
-    pub(in super::super) fn uses(self, client: ClientId, process: usize) -> bool {
+    pub(crate) fn uses(self, client: ClientId, process: usize) -> bool {
         let Some(state) = self.exchange.clients.get(client) else {
             return false;
         };
@@ -105,7 +105,7 @@ impl<'a> Access<'a> {
 
     /// Checks whether a client may use all sessions that a message names in these places, and returns the one that the message is
     /// about. Skips `sessionId` if the message `claims` that session, because `claim` checks it.
-    pub(in super::super) fn check_names(
+    pub(crate) fn check_names(
         self,
         client: ClientId,
         (method, places): (&str, Places),
@@ -147,7 +147,7 @@ impl<'a> Access<'a> {
     }
 
     /// Checks the session ids in a client's response to a request of the agent.
-    pub(in super::super) fn check_answer(
+    pub(crate) fn check_answer(
         self,
         client: ClientId,
         places: Places,
@@ -180,7 +180,7 @@ impl<'a> Access<'a> {
 
     /// Whether a client may learn that a process has a session with this id. `None` if the router does not know the session. If only
     /// other processes have the id, the process may mean one of those sessions.
-    pub(in super::super) fn may_know(
+    pub(crate) fn may_know(
         self,
         client: ClientId,
         has_watch_scope: bool,
@@ -213,7 +213,7 @@ impl<'a> Access<'a> {
     }
 
     /// Whether clients may load sessions that the router has never seen.
-    pub(in super::super) fn may_load_unknown(self) -> bool {
+    pub(crate) fn may_load_unknown(self) -> bool {
         let permitted = match self.exchange.limits.unknown_sessions {
             UnknownSessions::Auto => !self.exchange.clients.has_several_principals(),
             UnknownSessions::Allow => true,
@@ -223,7 +223,7 @@ impl<'a> Access<'a> {
     }
 
     /// Removes the sessions that a client may not see from the response of a process to `session/list`.
-    pub(in super::super) fn list_for(
+    pub(crate) fn list_for(
         self,
         client: ClientId,
         has_watch_scope: bool,
@@ -261,7 +261,7 @@ impl<'a> Access<'a> {
     }
 
     /// Whether a client may know of all sessions that a message from a process names.
-    pub(in super::super) fn may_get(
+    pub(crate) fn may_get(
         self,
         client: ClientId,
         process: usize,
@@ -277,7 +277,7 @@ impl<'a> Access<'a> {
     }
 
     /// Whether a response names no session that the client of its request must not know of.
-    pub(in super::super) fn may_answer(
+    pub(crate) fn may_answer(
         self,
         request: &ClientRequest,
         response: &Envelope<'_>,
@@ -297,7 +297,7 @@ impl<'a> Access<'a> {
 
     /// Who may get a message from a process. A message for one session may name others, if their client may know of them.
     /// `is_creating` says that the process may be creating a session.
-    pub(in super::super) fn receiver(
+    pub(crate) fn receiver(
         self,
         process: usize,
         named: &Named<'_>,
@@ -345,7 +345,7 @@ impl<'a> Access<'a> {
 
     /// Whether a client may observe a session: with the session's watch token or resume token, as the same person, or as the
     /// same principal with a token that permits only observing.
-    pub(in super::super) fn may_observe(
+    pub(crate) fn may_observe(
         self,
         client: ClientId,
         session: &Session,
@@ -373,7 +373,7 @@ impl<'a> Access<'a> {
     }
 
     /// Checks that a session is in use or was recently, so that it can be observed.
-    pub(in super::super) fn check_present(self, session: &Session) -> Result<(), SessionError> {
+    pub(crate) fn check_present(self, session: &Session) -> Result<(), SessionError> {
         let is_there = matches!(
             session.state,
             SessionState::Controlled(_) | SessionState::Gone(_)
@@ -388,7 +388,7 @@ impl<'a> Access<'a> {
 
 /// Who may get a message of the agent, by the sessions that it names.
 #[derive(Debug)]
-pub(in super::super) enum Receiver {
+pub(crate) enum Receiver {
     /// It names no session.
     Unnamed,
     /// The client of this session, and the observers of the session if `is_addressed`.
@@ -409,7 +409,7 @@ pub(in super::super) enum Receiver {
 
 impl Sessions {
     /// The rules for who may use and know of sessions.
-    pub(in super::super) fn access<'a>(&'a self, exchange: &'a Exchange) -> Access<'a> {
+    pub(crate) fn access<'a>(&'a self, exchange: &'a Exchange) -> Access<'a> {
         Access {
             exchange,
             sessions: self,
@@ -417,7 +417,7 @@ impl Sessions {
     }
 
     /// Checks whether a client may use all sessions that a message of a method names; see [`Access::check_names`].
-    pub(in super::super) fn check_names(
+    pub(crate) fn check_names(
         &self,
         exchange: &Exchange,
         client: ClientId,
@@ -432,7 +432,7 @@ impl Sessions {
 
     /// Checks the limits for another session: that of the client and that of the table. If the table is full, ends the
     /// sessions whose clients left first.
-    pub(in super::super) fn check_room(
+    pub(crate) fn check_room(
         &mut self,
         exchange: &mut Exchange,
         client: ClientId,

@@ -1,10 +1,10 @@
 //! Claims: how a client takes control of an existing session with `session/load` or `session/resume`.
 
 use super::access::SessionError;
+use super::turns::Activity;
 use super::{Claim, Session, SessionKey, SessionState, Sessions, Tokens};
 use crate::ClientId;
 use crate::service::agent::router::ended_sessions::SessionRecord;
-use crate::service::agent::router::turns::Activity;
 use crate::service::agent::router::{Exchange, MAX_SESSION_ID, RouterOutput, remove};
 use crate::service::jsonrpc::Envelope;
 
@@ -19,18 +19,18 @@ impl Tokens {
 }
 
 /// A claim that was recorded.
-pub(in super::super) struct Claimed {
-    pub(in super::super) session: SessionKey,
+pub(crate) struct Claimed {
+    pub(crate) session: SessionKey,
     /// The agent process for the request.
-    pub(in super::super) process: usize,
+    pub(crate) process: usize,
     /// Whether that process has the session.
-    pub(in super::super) is_kept: bool,
+    pub(crate) is_kept: bool,
 }
 
 impl Sessions {
     /// Records a client's claim on the session with this id. The client counts as the session's controller until the agent has
     /// answered, so it gets the messages that arrive before the response.
-    pub(in super::super) fn claim(
+    pub(crate) fn claim(
         &mut self,
         exchange: &mut Exchange,
         client: ClientId,
@@ -202,7 +202,7 @@ impl Sessions {
 
     /// Gives the client control of the session that it claimed with this request. Returns what to add to the response: the
     /// session's tokens. Returns `None` if the claim is gone, because the session was closed or recreated meanwhile.
-    pub(in super::super) fn confirm_claim(
+    pub(crate) fn confirm_claim(
         &mut self,
         exchange: &mut Exchange,
         upstream_id: u64,
@@ -266,7 +266,7 @@ impl Sessions {
     }
 
     /// Undoes the claim of a request that failed or gets no response, and restores the session.
-    pub(in super::super) fn unclaim(
+    pub(crate) fn unclaim(
         &mut self,
         exchange: &mut Exchange,
         upstream_id: u64,
@@ -316,7 +316,7 @@ pub(super) fn added_tokens(resume: &str, watch: &str) -> String {
 }
 
 /// Compares two secrets in constant time.
-pub(in super::super) fn is_same_secret(a: &str, b: &str) -> bool {
+pub(crate) fn is_same_secret(a: &str, b: &str) -> bool {
     a.len() == b.len()
         && a.bytes()
             .zip(b.bytes())

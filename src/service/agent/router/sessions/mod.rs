@@ -34,7 +34,7 @@
 
 mod access;
 mod claims;
-mod takeover;
+mod turns;
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -44,7 +44,6 @@ use std::sync::Arc;
 use super::ended_sessions::{EndedSessions, SessionRecord};
 use super::processes::Processes;
 use super::requests::Requests;
-use super::turns::Activity;
 use super::{AbandonedRequest, Exchange, Router, RouterLimits, RouterOutput, Run, remove};
 #[cfg(doc)]
 use crate::service::agent::config::UnknownSessions;
@@ -54,7 +53,7 @@ use crate::{ClientId, Principal, Time};
 pub(super) use access::{Receiver, SessionError};
 use claims::added_tokens;
 pub(super) use claims::is_same_secret;
-pub(super) use takeover::turn_ended;
+pub(super) use turns::{Activity, turn_ended};
 
 /// A session in the table: its id, which another process may use too, and its identity. Two keys are equal only if they are
 /// clones.

@@ -1,16 +1,98 @@
-//! Takeover: a client gets control of a session from another client, with its running turn and its open permission
+//! Turns, and takeovers: a client gets control of a session from another client, with its running turn and its open permission
 //! requests.
+//!
+//! In version 1 of the Agent Client Protocol, a turn lasts as long as its request. In version 2, `session/prompt` is answered at
+//! once, and `state_update` reports the state of the turn.
 
 use super::super::connections::cancel_session;
 use super::super::{
     AbandonedRequest, ClientRequest, Exchange, MAX_ORPHANED, RequestClass, RouterOutput, remove,
 };
-use super::{SessionKey, SessionState, Sessions};
+use super::{Session, SessionKey, SessionState, Sessions};
 use crate::ClientId;
 use crate::log_event::{log_event, word};
 use crate::service::agent::response::client_gone;
 use crate::service::json::quote;
 use crate::service::jsonrpc::{Envelope, MessageKind, code, error, member};
+
+/// The foreground activity of a session. Version 1 does not use it: there, a turn lasts as long as its request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Activity {
+    /// Whether the agent works, or waits for the user's action.
+    is_running: bool,
+    /// Whether the agent has reported the state since the last prompt was sent.
+    is_reported: bool,
+}
+
+impl Activity {
+    /// Whether the agent works on a prompt.
+    pub(crate) fn is_running(&self) -> bool {
+        self.is_running
+    }
+
+    /// A prompt is sent.
+    pub(crate) fn handle_prompt(&mut self) {
+        self.is_reported = false;
+    }
+
+    /// The agent has accepted a prompt. It works from then on, unless it has reported another state since.
+    pub(crate) fn handle_accepted(&mut self) {
+        self.is_running |= !self.is_reported;
+    }
+
+    /// The agent has sent an update of the session, which may have a state.
+    pub(crate) fn handle_update(&mut self, update: &Envelope<'_>) {
+        let text = update.text;
+        let state = || {
+            let body = update.body.as_ref()?;
+            let update = member(text, body, "update")?;
+            let kind = member(text, &update, "sessionUpdate")?;
+            let state = member(text, &update, "state")?;
+            (&text[kind] == r#""state_update""#).then(|| &text[state])
+        };
+        if let Some(state) = state() {
+            *self = Self {
+                // An unknown state does not count as idle.
+                is_running: state != r#""idle""#,
+                is_reported: true,
+            };
+        }
+    }
+}
+
+impl Session {
+    /// Cancels the turn if no client controls the session any more.
+    pub(crate) fn cancel_turn(&self, name: &str, output: &mut impl RouterOutput) {
+        let is_controlled = matches!(self.state, SessionState::Controlled(_));
+        if self.activity.is_running && !is_controlled && self.claim.is_none() {
+            output.to_agent(self.process(), &cancel_session(&quote(name)));
+        }
+    }
+
+    /// Tells the client that its turn has ended, because the process has exited with the status `data`.
+    fn end_turn(&mut self, name: &str, data: &str, output: &mut impl RouterOutput) {
+        let was_running = std::mem::take(&mut self.activity).is_running;
+        if let Some(client) = self.controller().filter(|_| was_running) {
+            let update = format!(
+                r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{},"update":{{"sessionUpdate":"state_update","state":"idle","stopReason":"error","error":{{"code":{},"message":"Agent exited","data":{data}}}}}}}}}"#,
+                quote(name),
+                code::EXITED,
+            );
+            output.to_client(client, &[&update]);
+        }
+    }
+}
+
+impl Sessions {
+    /// Tells the clients of a process that has exited that their turns have ended.
+    pub(crate) fn end_turns(&mut self, process: usize, data: &str, output: &mut impl RouterOutput) {
+        for (name, bound) in self.iter_mut() {
+            if bound.process() == process {
+                bound.end_turn(name, data, output);
+            }
+        }
+    }
+}
 
 /// Tells a client that another one controls its session now.
 const TAKEN_OVER: &str = "_outrigger/session_taken_over";
@@ -19,7 +101,7 @@ const TURN_ENDED: &str = "_outrigger/turn_ended";
 
 impl Sessions {
     /// Gives control of a session, and its pending requests, to another client.
-    pub(super) fn take_over(
+    pub(crate) fn take_over(
         &mut self,
         exchange: &mut Exchange,
         session: &SessionKey,
@@ -81,7 +163,7 @@ impl Sessions {
     }
 
     /// Gives the pending requests in the sessions of a disconnected client to the clients that claim the sessions.
-    pub(in super::super) fn hand_over_to_claimants(
+    pub(crate) fn hand_over_to_claimants(
         &mut self,
         exchange: &mut Exchange,
         client: ClientId,
@@ -101,7 +183,7 @@ impl Sessions {
     }
 
     /// Cancels the turn that a client has adopted, because its claim of the session failed.
-    pub(super) fn drop_adopted(
+    pub(crate) fn drop_adopted(
         &self,
         exchange: &mut Exchange,
         client: ClientId,
@@ -143,7 +225,7 @@ impl Sessions {
     }
 
     /// Remembers a request whose response comes too late. A session that it opens belongs to its client's principal.
-    pub(in super::super) fn expect_late_response(
+    pub(crate) fn expect_late_response(
         &mut self,
         exchange: &mut Exchange,
         request: &ClientRequest,
@@ -177,7 +259,7 @@ impl Sessions {
 }
 
 /// The notification that a turn has ended with this response.
-pub(in super::super) fn turn_ended(session: &str, response: &Envelope<'_>) -> String {
+pub(crate) fn turn_ended(session: &str, response: &Envelope<'_>) -> String {
     let text = response.text;
     let outcome = match &response.kind {
         MessageKind::Response {
