@@ -11,7 +11,8 @@
 //! * `die` exits.
 //! * `hold` withholds the answer. `release` sends all withheld answers, the last one first.
 //!
-//! With `AGENT_LOG=FILE` it appends each line that it reads to the file.
+//! With `AGENT_LOG=FILE` it appends each line that it reads to the file. With the argument `--count`, the sessions of each process are
+//! `session-0`, `session-1` and so on, as some agents call them.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::OpenOptions;
@@ -23,6 +24,8 @@ use serde_json::{Value, json};
 struct Agent {
     initialized: bool,
     sessions: HashSet<String>,
+    /// Whether the ids of sessions are only a number.
+    counts: bool,
     /// The ids of the waiting prompts, by session.
     waiting: HashMap<String, Value>,
     /// The pending requests to the client, by id: the prompt's id and its session.
@@ -35,7 +38,10 @@ fn main() -> io::Result<()> {
     let mut log = std::env::var_os("AGENT_LOG")
         .map(|path| OpenOptions::new().create(true).append(true).open(path))
         .transpose()?;
-    let mut agent = Agent::default();
+    let mut agent = Agent {
+        counts: std::env::args().any(|argument| argument == "--count"),
+        ..Agent::default()
+    };
     for line in io::stdin().lock().lines() {
         let line = line?;
         if let Some(log) = &mut log {
@@ -67,7 +73,12 @@ impl Agent {
                 )
             }
             Some("session/new") => {
-                let session = format!("session-{}-{}", std::process::id(), self.sessions.len());
+                let number = self.sessions.len();
+                let session = if self.counts {
+                    format!("session-{number}")
+                } else {
+                    format!("session-{}-{number}", std::process::id())
+                };
                 self.sessions.insert(session.clone());
                 answer(&id, &json!({"sessionId": session}))
             }

@@ -77,6 +77,38 @@ fn two_kinds_have_two_processes_and_an_exit_concerns_one() {
     assert_eq!(one.answer_to(prompt)["result"]["stopReason"], "end_turn");
 }
 
+/// The bug: the second kind's `session/new` failed, because the id of its session was that of the first kind's.
+#[test]
+fn two_processes_may_count_their_sessions() {
+    let agent = example_agent();
+    let server = Program::start(&["agent", "--", &agent, "--count"]);
+    let address = server.address();
+    let (mut one, first, _) = Client::with_session(address);
+    let (mut two, second, _) = with_files(address).open_session();
+    assert_eq!((&*first, &*second), ("session-0", "session-0"));
+    assert_eq!(processes(address).len(), 2);
+    for (client, text) in [(&mut one, "un"), (&mut two, "deux")] {
+        let prompt = client.prompt("session-0", text);
+        let update = client.hear();
+        assert_eq!(
+            update["params"]["update"]["content"]["text"], text,
+            "{update}"
+        );
+        assert_eq!(client.answer_to(prompt)["result"]["stopReason"], "end_turn");
+    }
+    // Each process lists its own session, and each client sees only its own.
+    let listed = two.ask("session/list", json!({}));
+    assert_eq!(
+        listed["result"]["sessions"].as_array().map(Vec::len),
+        Some(1),
+        "{listed}"
+    );
+    let died = one.prompt("session-0", "die");
+    assert_eq!(error_code(&one.answer_to(died)), -32012);
+    let prompt = two.prompt("session-0", "goes on");
+    assert_eq!(two.answer_to(prompt)["result"]["stopReason"], "end_turn");
+}
+
 #[test]
 fn an_agent_that_does_not_answer_initialize_is_given_up_in_time() {
     let server = Program::start(&[
