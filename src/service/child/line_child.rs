@@ -4,8 +4,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::process::{Command, ExitStatus, Stdio};
 
-use super::exit_status::code_and_signal;
-use super::supervisor::{Escalation, StopPlan, Supervisor};
+use super::supervisor::{Escalation, StopPlan, Supervisor, code_and_signal};
 use crate::log_event::log_event;
 use crate::service::deadlines::Alarm;
 use crate::service::framing::{Decoder, Framing};
@@ -287,4 +286,24 @@ fn log_line(_: &mut Context, _: u64, line: Line<'_>) -> ControlFlow<()> {
         Line::Skipped(_) | Line::SkippedEnd | Line::Broken(_) => {}
     }
     ControlFlow::Continue(())
+}
+
+/// The maximum number of messages that are taken from one program in one turn of the loop, and how many of them cost a
+/// microsecond.
+const TURN_MESSAGES: usize = 2000;
+const MESSAGES_PER_UNIT: usize = 8;
+
+/// The messages of a program in one turn of the loop.
+#[derive(Debug, Default)]
+pub(crate) struct TurnOutput(usize);
+
+impl TurnOutput {
+    /// Counts a message. Returns whether the program must wait for the next turn, so that others get theirs.
+    pub(crate) fn is_over(&mut self, ctx: &mut Context) -> bool {
+        self.0 += 1;
+        if self.0.is_multiple_of(MESSAGES_PER_UNIT) {
+            ctx.spend(1);
+        }
+        self.0 >= TURN_MESSAGES || ctx.is_share_spent()
+    }
 }

@@ -21,23 +21,18 @@
 //! Only plans that stop a whole process tree have the state `StoppingLeftovers`, and repeat KILL. With other plans, every
 //! exit leads to `Exited`, where `stop` does nothing.
 
-mod backoff;
 mod clients;
-mod exit_status;
-mod index;
 mod keeper;
 mod line_child;
 mod supervisor;
-mod turn;
 
-pub use self::backoff::{OnFailure, RestartLimit};
-pub(crate) use self::clients::{ClientPrograms, process_metrics};
-pub(crate) use self::exit_status::{code_and_signal, describe, signal_name};
-pub(crate) use self::index::{ChildIndex, ChildInput};
+pub(crate) use self::clients::{ChildIndex, ChildInput, ClientPrograms, process_metrics};
 pub(crate) use self::keeper::Keeper;
-pub(crate) use self::line_child::{Child, ChildEvent};
-pub(crate) use self::supervisor::{Escalation, StopPlan, Supervisor};
-pub(crate) use self::turn::TurnOutput;
+pub use self::keeper::{OnFailure, RestartLimit};
+pub(crate) use self::line_child::{Child, ChildEvent, TurnOutput};
+pub(crate) use self::supervisor::{
+    Escalation, StopPlan, Supervisor, code_and_signal, describe, signal_name,
+};
 
 /// Clients are not read while a program has more unread input than this, in bytes.
 pub(super) const HIGH_WATER: usize = 1 << 20;

@@ -1,7 +1,8 @@
-//! The life of a child process: its start, its exit, and how it is stopped.
+//! The life of a child process: its start, its exit, how it is stopped, and how its exit status reads.
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
@@ -325,6 +326,31 @@ impl Supervisor {
             // The source must be unwatched before its descriptor is closed.
             ctx.unwatch(source);
         }
+    }
+}
+
+/// The name of a signal, such as `SIGTERM`; `unknown` for a signal without a name.
+pub(crate) fn signal_name(signal: i32) -> &'static str {
+    signal_hook::low_level::signal_name(signal).unwrap_or("unknown")
+}
+
+/// The exit code of a process, or the name of the signal that killed it.
+pub(crate) fn code_and_signal(status: Option<ExitStatus>) -> (Option<i32>, Option<&'static str>) {
+    let Some(status) = status else {
+        return (None, None);
+    };
+    (status.code(), status.signal().map(signal_name))
+}
+
+/// Describes how a process ended, as the end of a sentence.
+pub(crate) fn describe(status: Option<ExitStatus>) -> String {
+    let Some(status) = status else {
+        return "exited with unknown status".to_owned();
+    };
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exited with code {code}"),
+        (None, Some(signal)) => format!("was killed by signal {signal}"),
+        (None, None) => "exited".to_owned(),
     }
 }
 
