@@ -531,7 +531,7 @@ pub(crate) fn is_spelling_of(key: &str, name: &str) -> bool {
 }
 
 /// The characters of a key without what lenient parsers ignore.
-pub(in crate::service) fn folded(text: &str) -> impl DoubleEndedIterator<Item = char> {
+pub(crate) fn folded(text: &str) -> impl DoubleEndedIterator<Item = char> {
     let chars = text.chars().filter(|c| !matches!(c, '_' | '-'));
     chars.map(|c| match c {
         '\u{17f}' => 's',

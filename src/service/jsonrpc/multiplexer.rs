@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::envelope::MessageKind;
 use super::envelope::{Envelope, is_spelling_of, member};
 use super::id::{MAX_ID, assigned};
-use super::splice::splice;
+use super::text::splice;
 use crate::Time;
 use crate::service::deadlines::Deadlines;
 use crate::service::id_map::IdMap;
