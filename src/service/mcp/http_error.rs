@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::versions::{SESSION_VERSIONS, STATELESS};
+use super::{SESSION_VERSIONS, STATELESS};
 use crate::service::jsonrpc::{code, error_with};
 use crate::{Response, StatusCode};
 

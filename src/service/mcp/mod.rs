@@ -4,25 +4,111 @@
 //! have sessions, each with a process of its own ([`session`]). Clients can also use WebSocket on the same path, each with a
 //! process of its own.
 
-mod accept;
-mod config;
 mod headers;
 mod http_error;
 mod hub;
-mod listen;
 mod pool;
 mod process;
-mod quota;
 mod replay;
 mod reply;
 mod request;
 mod service;
 mod session;
-mod tools;
-mod versions;
 
-pub use self::config::McpConfig;
 pub use self::service::Mcp;
+
+use std::time::Duration;
+
+use super::{Endpoint, RestartLimit};
+
+/// The revision of the Model Context Protocol without sessions: requests are independent of each other.
+const STATELESS: &str = "2026-07-28";
+
+/// The revisions with sessions, the newest first.
+const SESSION_VERSIONS: [&str; 3] = ["2025-11-25", "2025-06-18", "2025-03-26"];
+
+/// Earlier revisions, which programs still negotiate. Clients then name them in each request.
+const EARLIER_VERSIONS: [&str; 2] = ["2024-11-05", "2024-10-07"];
+
+/// The first revision whose clients take an event with an id and no data, which lets them resume before the first message.
+const FIRST_PRIMED: &str = "2025-11-25";
+
+/// Whether streams for clients of this revision begin with an event without data.
+fn takes_priming(version: &str) -> bool {
+    version >= FIRST_PRIMED
+}
+
+/// The settings of [`Mcp`].
+///
+/// ```
+/// use std::time::Duration;
+/// use outrigger::service::McpConfig;
+///
+/// let mut config = McpConfig::new("/mcp".parse()?, ["my-mcp-server"]);
+/// config.pool = 2;
+/// config.session_idle = Some(Duration::from_secs(600));
+/// # Ok::<(), outrigger::service::ParseEndpointError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct McpConfig {
+    /// The path of the MCP endpoint.
+    pub endpoint: Endpoint,
+    /// The program, a stdio MCP server, and its arguments.
+    pub command: Vec<String>,
+    /// The number of processes that all requests of revision 2026-07-28 share, at least 1.
+    pub pool: usize,
+    /// How often the first process may exit before it has said which revisions it supports. After that, the program serves only
+    /// sessions.
+    pub restart_limit: RestartLimit,
+    /// How long the first process may take to say which revisions it supports, and the process of a session to answer `initialize`. `None` is no limit.
+    pub initialize_timeout: Option<Duration>,
+    /// How long a request may wait for its answer. `None` is no limit.
+    pub request_timeout: Option<Duration>,
+    /// How long a session may be unused before it ends. `None` is no limit.
+    pub session_idle: Option<Duration>,
+    /// The maximum number of sessions.
+    pub max_sessions: usize,
+    /// The maximum number of sessions of one principal. By default, this is `max_sessions`, and half of it if there are several
+    /// principals. Clients without a principal count as one.
+    pub max_sessions_each: Option<usize>,
+    /// The maximum number of requests that wait for an answer.
+    pub max_requests: usize,
+    /// The maximum number of requests of one principal that wait for an answer. By default, it follows from `max_requests`.
+    pub max_requests_each: Option<usize>,
+    /// The maximum number of bytes of events that one session keeps for a client that was cut.
+    pub replay: usize,
+    /// The maximum number of bytes of events that all sessions keep.
+    pub max_replay: usize,
+    /// The maximum number of bytes of events that all sessions of one principal keep. By default, it follows from `max_replay`.
+    pub max_replay_each: Option<usize>,
+}
+
+impl McpConfig {
+    /// The default settings for a program.
+    pub fn new<C>(endpoint: Endpoint, command: C) -> Self
+    where
+        C: IntoIterator,
+        C::Item: Into<String>,
+    {
+        Self {
+            endpoint,
+            command: command.into_iter().map(Into::into).collect(),
+            pool: 1,
+            restart_limit: RestartLimit::default(),
+            initialize_timeout: Some(Duration::from_secs(30)),
+            request_timeout: None,
+            session_idle: Some(Duration::from_secs(30 * 60)),
+            max_sessions: 256,
+            max_sessions_each: None,
+            max_requests: 1024,
+            max_requests_each: None,
+            replay: 256 << 10,
+            max_replay: 16 << 20,
+            max_replay_each: None,
+        }
+    }
+}
 
 /// What the fuzz target checks.
 #[cfg(any(test, fuzzing))]
@@ -33,7 +119,7 @@ pub(crate) mod fuzzed {
     use super::http_error::HttpError;
     use super::pool::with_subscription;
     use super::request::Post;
-    pub(crate) use super::{replay::EventId, tools::Tools};
+    pub(crate) use super::{headers::Tools, replay::EventId};
 
     /// Whether a POST is a valid request of revision 2026-07-28.
     pub(crate) fn is_stateless_request(request: &Request<'_>, body: &[u8], tools: &Tools) -> bool {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::str::FromStr;
 
-use super::quota::Quota;
+use super::hub::Quota;
 use crate::Principal;
 
 /// What an entry costs in addition to its text, in bytes.

@@ -1,8 +1,8 @@
 //! The answer to a caller: one JSON message, or a stream of server-sent events.
 
-use super::accept::Accepts;
 use super::http_error::{EXPOSED, HttpError};
 use super::replay::EventId;
+use super::request::Accepts;
 use crate::{ClientId, Context, Response, StatusCode};
 
 /// The response to a call that is not answered yet.

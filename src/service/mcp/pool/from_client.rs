@@ -1,12 +1,17 @@
-//! Requests of callers: from the call to a process, and their ends that do not come from a process.
+//! Requests of callers: which process gets one, which notifications a subscription gets, and the ends of requests that do not come
+//! from a process.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
 
 use super::{PendingRequest, Pool, Purpose, Subscription, Support};
+use crate::service::json::{Skimmer, unescape};
 use crate::service::jsonrpc::{
-    Envelope, Forwarded, IdRanges, MessageKind, cancellation, code, error,
+    Envelope, Forwarded, IdRanges, MessageKind, cancellation, code, error, member,
 };
 use crate::service::mcp::http_error::HttpError;
 use crate::service::mcp::hub::{Call, Hub};
-use crate::service::mcp::listen::Filter;
 use crate::service::mcp::process::MAX_UNREAD;
 use crate::service::mcp::reply::Reply;
 use crate::{Context, Principal, StatusCode};
@@ -16,7 +21,7 @@ const MAX_SUBSCRIPTION: usize = 64 << 10;
 
 impl Pool {
     /// Whether a process has the request, and its stream has not begun.
-    pub(in crate::service::mcp) fn may_begin(&self, id: u64) -> bool {
+    pub(crate) fn may_begin(&self, id: u64) -> bool {
         let request = self.requests.get(id);
         request.is_some_and(|request| {
             matches!(&request.call, Purpose::Call { reply, held: None, .. } if !reply.is_streaming())
@@ -24,7 +29,7 @@ impl Pool {
     }
 
     /// Whether a request still waits for its answer.
-    pub(in crate::service::mcp) fn is_waiting(&self, id: u64) -> bool {
+    pub(crate) fn is_waiting(&self, id: u64) -> bool {
         self.requests.get(id).is_some()
     }
 
@@ -50,7 +55,7 @@ impl Pool {
     }
 
     /// Passes a request on to a process. The caller gets the answer later.
-    pub(in crate::service::mcp) fn request(
+    pub(crate) fn request(
         &mut self,
         ctx: &mut Context,
         hub: &mut Hub,
@@ -172,7 +177,7 @@ impl Pool {
     }
 
     /// Passes on a notification of a client, unless it names a request: ids of clients mean nothing to a shared process.
-    pub(in crate::service::mcp) fn notify(&mut self, ctx: &mut Context, method: &str, text: &str) {
+    pub(crate) fn notify(&mut self, ctx: &mut Context, method: &str, text: &str) {
         let names_request = matches!(
             method,
             "notifications/cancelled" | "notifications/progress" | "notifications/initialized"
@@ -186,7 +191,7 @@ impl Pool {
     }
 
     /// Begins the stream of a request that has waited for a while.
-    pub(in crate::service::mcp) fn begin_stream(&mut self, ctx: &mut Context, id: u64) {
+    pub(crate) fn begin_stream(&mut self, ctx: &mut Context, id: u64) {
         if let Some(request) = self.requests.get_mut(id)
             && let Purpose::Call { reply, .. } = &mut request.call
         {
@@ -195,14 +200,14 @@ impl Pool {
     }
 
     /// Cancels a request whose caller is gone.
-    pub(in crate::service::mcp) fn cancel(&mut self, ctx: &mut Context, hub: &mut Hub, id: u64) {
+    pub(crate) fn cancel(&mut self, ctx: &mut Context, hub: &mut Hub, id: u64) {
         if self.remove(ctx, hub, id, "Client disconnected").is_some() {
             hub.counts.cancelled += 1;
         }
     }
 
     /// Fails a request that has waited too long.
-    pub(in crate::service::mcp) fn time_out(&mut self, ctx: &mut Context, hub: &mut Hub, id: u64) {
+    pub(crate) fn time_out(&mut self, ctx: &mut Context, hub: &mut Hub, id: u64) {
         if let Some((reply, own_id)) = self.remove(ctx, hub, id, "Request timed out") {
             let failed = error(&own_id, code::INTERNAL, "Request timed out", None);
             reply.finish(ctx, StatusCode::OK, None, &failed);
@@ -210,12 +215,7 @@ impl Pool {
     }
 
     /// Fails all requests of callers with an internal error.
-    pub(in crate::service::mcp) fn fail_all(
-        &mut self,
-        ctx: &mut Context,
-        hub: &mut Hub,
-        why: &'static str,
-    ) {
+    pub(crate) fn fail_all(&mut self, ctx: &mut Context, hub: &mut Hub, why: &'static str) {
         for id in self.requests.ids_of(|_| true) {
             if let Some((reply, own_id)) = self.remove(ctx, hub, id, why) {
                 let failed = error(&own_id, code::INTERNAL, why, None);
@@ -277,5 +277,115 @@ impl Pool {
             Purpose::Call { reply, .. } => Some((reply, request.sender_ids?.id)),
             Purpose::Probe | Purpose::ListTools => None,
         }
+    }
+}
+
+/// The maximum number of states that are remembered.
+const MAX_STATES: usize = 4096;
+
+/// The processes that have issued states. A state that is not known goes to any process.
+#[derive(Debug, Default)]
+pub(super) struct States {
+    slots: HashMap<u64, usize>,
+    /// The states, the oldest first.
+    order: VecDeque<u64>,
+}
+
+impl States {
+    /// Remembers that the process of a slot has issued a state.
+    pub(super) fn learn(&mut self, state: &str, slot: usize) {
+        let hash = hash(state);
+        if self.slots.insert(hash, slot).is_some() {
+            return;
+        }
+        self.order.push_back(hash);
+        if self.order.len() > MAX_STATES
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.slots.remove(&oldest);
+        }
+    }
+
+    /// The slot of the process that has issued a state.
+    fn slot_of(&self, state: &str) -> Option<usize> {
+        self.slots.get(&hash(state)).copied()
+    }
+}
+
+fn hash(state: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    state.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The filter of a subscription.
+#[derive(Debug, Default)]
+pub(super) struct Filter {
+    tools: bool,
+    prompts: bool,
+    resources: bool,
+    /// The resources whose changes are wanted.
+    uris: HashSet<Box<str>>,
+}
+
+impl Filter {
+    /// Reads `params.notifications`. Malformed members are ignored.
+    pub(super) fn of(envelope: &Envelope<'_>) -> Self {
+        let text = envelope.text;
+        let Some(wanted) = envelope.of_body("notifications") else {
+            return Self::default();
+        };
+        let is_true = |key| member(text, &wanted, key).is_some_and(|range| &text[range] == "true");
+        let mut uris = HashSet::new();
+        if let Some(list) = member(text, &wanted, "resourceSubscriptions") {
+            let _ = Skimmer::at(text, &list).array(|range: Range<usize>| {
+                let raw = &text[range];
+                if raw.starts_with('"') {
+                    uris.insert(unescape(raw).into());
+                }
+            });
+        }
+        Self {
+            tools: is_true("toolsListChanged"),
+            prompts: is_true("promptsListChanged"),
+            resources: is_true("resourcesListChanged"),
+            uris,
+        }
+    }
+
+    /// Whether a notification is wanted.
+    pub(super) fn wants(&self, method: &str, envelope: &Envelope<'_>) -> bool {
+        match method {
+            "notifications/tools/list_changed" => self.tools,
+            "notifications/prompts/list_changed" => self.prompts,
+            "notifications/resources/list_changed" => self.resources,
+            "notifications/resources/updated" => {
+                let text = envelope.text;
+                let uri = envelope.of_body("uri").map(|range| &text[range]);
+                uri.filter(|raw| raw.starts_with('"'))
+                    .is_some_and(|raw| self.uris.contains(&*unescape(raw)))
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_states_are_forgotten() {
+        let mut states = States::default();
+        for number in 0..MAX_STATES + 10 {
+            states.learn(&number.to_string(), number % 3);
+            states.learn(&number.to_string(), number % 3);
+        }
+        assert_eq!(states.slot_of("9"), None);
+        assert_eq!(states.slot_of("10"), Some(1));
+        assert_eq!(
+            (states.slots.len(), states.order.len()),
+            (MAX_STATES, MAX_STATES)
+        );
     }
 }

@@ -5,30 +5,26 @@
 
 mod from_client;
 mod from_process;
-mod rewrite;
-mod states;
 
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use self::states::States;
+use self::from_client::{Filter, States};
 use super::McpConfig;
+use super::STATELESS;
+use super::headers::Tools;
 use super::http_error::HttpError;
 use super::hub::Hub;
-use super::listen::Filter;
 use super::process::Process;
 use super::reply::Reply;
-use super::tools::Tools;
-use super::versions::STATELESS;
-use crate::service::child::{Keeper, OnFailure};
-use crate::service::child::{code_and_signal, describe};
+use crate::service::child::{Keeper, OnFailure, code_and_signal, describe};
 use crate::service::jsonrpc::{Forwarded, Pending, RequestKind};
 use crate::sys::drop_code;
 use crate::{Context, Principal, StatusCode, TimerId};
 
-pub(super) use self::rewrite::server_exited;
+pub(super) use self::from_process::server_exited;
 #[cfg(any(test, fuzzing))]
-pub(super) use self::rewrite::with_subscription;
+pub(super) use self::from_process::with_subscription;
 
 /// Which revisions the program supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

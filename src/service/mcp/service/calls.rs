@@ -6,7 +6,6 @@ use super::processes::{Owner, short};
 use super::{Mcp, SHUTTING_DOWN, is_waiting, may_begin};
 use crate::log_event::{log_event, word};
 use crate::service::jsonrpc::{Envelope, MessageKind, code};
-use crate::service::mcp::accept::Accepts;
 use crate::service::mcp::headers::sole_header;
 use crate::service::mcp::http_error::HttpError;
 use crate::service::mcp::hub::too_many;
@@ -14,7 +13,7 @@ use crate::service::mcp::process::Process;
 use crate::service::mcp::replay::EventId;
 use crate::service::mcp::reply::{Reply, accepted};
 use crate::service::mcp::request::{
-    Post, check_media_types, check_version, is_stateless, read_post,
+    Accepts, Post, check_media_types, check_version, is_stateless, read_post,
 };
 use crate::service::mcp::session::Session;
 use crate::sys::random_uuid;

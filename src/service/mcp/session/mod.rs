@@ -3,8 +3,7 @@
 //! Each POST with a request opens a stream, and a GET opens the GET stream. The events of all streams are kept for a while, so a
 //! client that was cut can come back to a stream and misses nothing (`Last-Event-ID`). A cut does not cancel a request.
 
-mod from_client;
-mod from_process;
+mod messages;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,7 +13,6 @@ use super::hub::Hub;
 use super::process::Process;
 use super::replay::Replay;
 use super::reply::Reply;
-
 use crate::service::jsonrpc::{IdKey, code, error};
 use crate::{Context, Principal, StatusCode, Time};
 

@@ -1,0 +1,364 @@
+//! The messages of a session in both directions: from the client and its callers to the process, and from the process to the stream
+//! that each one belongs to.
+
+use std::ops::ControlFlow;
+
+use super::{Fate, GET_STREAM, PendingRequest, Session, Stream};
+use crate::service::child::{ChildEvent, ChildInput, code_and_signal};
+use crate::service::json::unescape;
+use crate::service::jsonrpc::{Envelope, IdKey, MessageKind, RecoveredId, code, error};
+use crate::service::mcp::http_error::HttpError;
+use crate::service::mcp::hub::{Call, Hub};
+use crate::service::mcp::pool::server_exited;
+use crate::service::mcp::process::Received;
+use crate::service::mcp::replay::EventId;
+use crate::service::mcp::reply::Reply;
+use crate::service::mcp::takes_priming;
+use crate::{ClientId, Context};
+
+/// The error code for a request that its client has cancelled.
+const CANCELLED: i32 = -32800;
+
+impl Session {
+    /// Passes a request on to the process. The caller gets the answer later.
+    pub(crate) fn request(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        envelope: &Envelope<'_>,
+        reply: Reply,
+    ) -> Result<Option<Call>, HttpError> {
+        let MessageKind::Request { id, method } = &envelope.kind else {
+            return Ok(None);
+        };
+        let text = envelope.text;
+        let own_id = &text[id.clone()];
+        let key = IdKey::of(own_id);
+        if self.pending.contains_key(&key) {
+            let why = "Invalid request: a request with this id waits for its answer";
+            return Err(HttpError::invalid(why).with_id(own_id));
+        }
+        let is_behind = self
+            .process
+            .as_mut()
+            .is_none_or(|process| process.is_behind());
+        if is_behind {
+            return Err(HttpError::not_reading().with_id(own_id));
+        }
+        hub.take_request(&self.principal)
+            .map_err(|error| error.with_id(own_id))?;
+        self.last_stream += 1;
+        let stream = self.last_stream;
+        let token = envelope.of_meta("progressToken");
+        let pending = PendingRequest {
+            stream,
+            token: token.map(|range| IdKey::of(&text[range])),
+            id: own_id.into(),
+            is_initialize: method == "initialize",
+        };
+        self.pending.insert(key, pending);
+        let call = Call::Session(self.id, stream);
+        hub.callers.insert(reply.caller, call);
+        let reply = Some(reply);
+        let opened = Stream {
+            reply,
+            ..Stream::default()
+        };
+        self.streams.insert(stream, opened);
+        self.send(ctx, text);
+        Ok(Some(call))
+    }
+
+    /// Passes a notification or a response on to the process.
+    pub(crate) fn notify(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        envelope: &Envelope<'_>,
+    ) -> Result<(), HttpError> {
+        let is_behind = self
+            .process
+            .as_mut()
+            .is_none_or(|process| process.is_behind());
+        if is_behind {
+            return Err(HttpError::not_reading());
+        }
+        self.send(ctx, envelope.text);
+        if let MessageKind::Notification { method } = &envelope.kind
+            && method == "notifications/cancelled"
+            && let Some(id) = &envelope.request_id
+        {
+            // The process does not answer it any more.
+            let key = IdKey::of(&envelope.text[id.clone()]);
+            if let Some(pending) = self.pending.remove(&key) {
+                hub.counts.cancelled += 1;
+                let cancelled = error(&pending.id, CANCELLED, "Request cancelled", None);
+                self.finish(ctx, hub, &pending, &cancelled);
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the GET stream, or continues the stream of the last event that the client has got.
+    pub(crate) fn listen(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        mut reply: Reply,
+        last: Option<EventId>,
+    ) -> Result<(), HttpError> {
+        let number = last.map_or(GET_STREAM, |last| last.stream);
+        if last.is_some_and(|last| !self.replay.has_used(last)) {
+            return Err(HttpError::unknown_event());
+        }
+        let is_over = !self.streams.contains_key(&number);
+        let after = last.unwrap_or(EventId {
+            stream: GET_STREAM,
+            number: self
+                .streams
+                .get(&GET_STREAM)
+                .map_or(0, |stream| stream.sent),
+        });
+        if is_over && self.replay.after(after).next().is_none() {
+            return Err(HttpError::unknown_event());
+        }
+        let caller = reply.caller;
+        if !reply.begin(ctx) {
+            return Ok(());
+        }
+        if last.is_none() && takes_priming(self.version.as_deref().unwrap_or_default()) {
+            reply.prime(ctx, after);
+        }
+        let mut sent = after.number;
+        for (id, text) in self.replay.after(after) {
+            hub.counts.replayed += 1;
+            sent = id.number;
+            if !reply.event(ctx, Some(id), text) {
+                break;
+            }
+        }
+        match self.streams.get_mut(&number) {
+            Some(stream) => {
+                stream.sent = sent;
+                // The client has come back before the end of its former connection was noticed.
+                if let Some(former) = stream.reply.replace(reply) {
+                    hub.callers.remove(&former.caller);
+                    former.end(ctx);
+                }
+                hub.callers.insert(caller, Call::Session(self.id, number));
+                self.resume(ctx);
+            }
+            None => reply.end(ctx),
+        }
+        Ok(())
+    }
+
+    /// Begins the stream of a request that has waited for a while.
+    pub(crate) fn begin_stream(&mut self, ctx: &mut Context, number: u32) {
+        let version = self.version.as_deref().unwrap_or_default();
+        let Some(stream) = self.streams.get_mut(&number) else {
+            return;
+        };
+        let Some(reply) = stream.reply.as_mut().filter(|reply| !reply.is_streaming()) else {
+            return;
+        };
+        if reply.begin(ctx) {
+            stream.has_begun = true;
+            if takes_priming(version) {
+                reply.prime(ctx, self.replay.next_id(number));
+            }
+        }
+    }
+
+    /// The caller of a stream is gone. The request goes on.
+    pub(crate) fn detach(&mut self, ctx: &mut Context, stream: u32, caller: ClientId) {
+        if let Some(stream) = self.streams.get_mut(&stream)
+            && stream
+                .reply
+                .as_ref()
+                .is_some_and(|reply| reply.caller == caller)
+        {
+            stream.reply = None;
+        }
+        self.last_active = ctx.now();
+        self.resume(ctx);
+    }
+
+    /// Continues to read the process, which waited for a slow caller.
+    pub(crate) fn resume(&mut self, ctx: &mut Context) {
+        if self.is_paused
+            && let Some(process) = &mut self.process
+        {
+            self.is_paused = false;
+            process.resume(ctx);
+        }
+    }
+
+    /// Fails the request of a stream that has waited too long.
+    pub(crate) fn time_out(&mut self, ctx: &mut Context, hub: &mut Hub, stream: u32) {
+        let mut pending = self.pending.iter();
+        let waiting = pending.find(|(_, pending)| pending.stream == stream);
+        let key = waiting.map(|(key, _)| key.clone());
+        let Some(pending) = key.and_then(|key| self.pending.remove(&key)) else {
+            return;
+        };
+        let cancelled = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{},"reason":"Request timed out"}}}}"#,
+            pending.id
+        );
+        self.send(ctx, &cancelled);
+        let failed = error(&pending.id, code::INTERNAL, "Request timed out", None);
+        self.finish(ctx, hub, &pending, &failed);
+    }
+}
+
+impl Session {
+    /// Handles an event of the process.
+    pub(crate) fn handle(&mut self, ctx: &mut Context, hub: &mut Hub, input: ChildInput) -> Fate {
+        let Some(mut process) = self.process.take() else {
+            return Fate::Lives;
+        };
+        let mut answers = Vec::new();
+        let mut fate = Fate::Lives;
+        let event = process.handle(ctx, input, |ctx, received| {
+            let (flow, is_refused) = self.handle_received(ctx, hub, received, &mut answers);
+            if is_refused {
+                fate = Fate::Refused;
+            }
+            flow
+        });
+        for answer in &answers {
+            process.send(ctx, answer);
+        }
+        self.process = Some(process);
+        let ChildEvent::Exited(status) = event else {
+            return fate;
+        };
+        self.process = None;
+        let (code, signal) = code_and_signal(status);
+        let data = serde_json::json!({"code": code, "signal": signal}).to_string();
+        self.finish_all(ctx, hub, |id| server_exited(id, &data));
+        Fate::Exited
+    }
+
+    /// Handles what the process has sent. Returns whether to read on, and whether the process has refused to initialize.
+    fn handle_received(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        received: Received<'_>,
+        answers: &mut Vec<String>,
+    ) -> (ControlFlow<()>, bool) {
+        match received {
+            Received::Message(envelope) => return self.handle_message(ctx, hub, &envelope),
+            Received::Unreadable(RecoveredId::Response(id), why) => {
+                if let Some(pending) = self.pending.remove(&IdKey::of(&id)) {
+                    let why = format!("the MCP server's answer {why}");
+                    let failed = error(&pending.id, code::INTERNAL, "Internal error", Some(&why));
+                    self.finish(ctx, hub, &pending, &failed);
+                    return (ControlFlow::Continue(()), pending.is_initialize);
+                }
+            }
+            Received::Unreadable(RecoveredId::Request(id), why) => {
+                let why = format!("the request {why}");
+                let refused = error(&id, code::INVALID, "Invalid request", Some(&why));
+                answers.push(refused);
+            }
+            Received::Nothing => {}
+        }
+        (ControlFlow::Continue(()), false)
+    }
+
+    fn handle_message(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        envelope: &Envelope<'_>,
+    ) -> (ControlFlow<()>, bool) {
+        let text = envelope.text;
+        ctx.spend(2 + text.len() / 512);
+        let stream = match &envelope.kind {
+            MessageKind::Response { id, result } => {
+                let Some(pending) = self.pending.remove(&IdKey::of(&text[id.clone()])) else {
+                    log::debug!("the MCP server has answered a request that does not wait");
+                    hub.counts.dropped += 1;
+                    return (ControlFlow::Continue(()), false);
+                };
+                if pending.is_initialize && result.is_some() {
+                    let version = envelope.of_body("protocolVersion");
+                    let version = version.map(|range| &text[range]);
+                    self.version = version
+                        .filter(|raw| raw.starts_with('"'))
+                        .map(|raw| unescape(raw).into());
+                }
+                let is_refused = pending.is_initialize && result.is_none();
+                if is_refused
+                    && let Some(stream) = self.streams.get_mut(&pending.stream)
+                    && let Some(reply) = &mut stream.reply
+                {
+                    reply.forget_session();
+                }
+                self.finish(ctx, hub, &pending, text);
+                return (ControlFlow::Continue(()), is_refused);
+            }
+            MessageKind::Notification { method } if method == "notifications/progress" => {
+                let token = envelope.of_body("progressToken");
+                let token = token.map(|range| IdKey::of(&text[range]));
+                let has_token =
+                    |pending: &&PendingRequest| token.is_some() && pending.token == token;
+                let pending = self.pending.values().find(has_token);
+                pending.map_or_else(|| self.other_stream(false), |pending| pending.stream)
+            }
+            MessageKind::Notification { method } => self.other_stream(is_change(method)),
+            MessageKind::Request { .. } => self.other_stream(false),
+        };
+        let is_congested = self
+            .deliver(ctx, hub, stream, text)
+            .is_some_and(|caller| ctx.is_congested(caller));
+        let flow = if is_congested {
+            self.is_paused = true;
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        };
+        (flow, false)
+    }
+
+    /// The stream for a message that names no request: that of the newest waiting request, because the message most likely belongs
+    /// to it. A change goes to the GET stream if the client reads it.
+    fn other_stream(&self, is_change: bool) -> u32 {
+        let is_open = |stream: &Stream| stream.reply.as_ref().is_some_and(Reply::takes_events);
+        let is_read = self.streams.get(&GET_STREAM).is_some_and(is_open);
+        if is_change && is_read {
+            return GET_STREAM;
+        }
+        let mut last_first = self.streams.iter().rev();
+        let open = last_first.find(|(number, stream)| **number != GET_STREAM && is_open(stream));
+        open.map_or(GET_STREAM, |(number, _)| *number)
+    }
+
+    /// Sends a message on a stream, and keeps it for a client that was cut. Returns the caller that it was sent to.
+    fn deliver(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        stream: u32,
+        text: &str,
+    ) -> Option<ClientId> {
+        self.begin_stream(ctx, stream);
+        let id = self
+            .replay
+            .push(&mut hub.bytes, &self.principal, stream, text);
+        let stream = self.streams.get_mut(&stream)?;
+        let reply = stream.reply.as_mut()?;
+        if reply.event(ctx, Some(id), text) {
+            stream.sent = id.number;
+        }
+        Some(reply.caller)
+    }
+}
+
+/// Whether a notification reports a change, which belongs to no request.
+fn is_change(method: &str) -> bool {
+    method.ends_with("/list_changed") || method == "notifications/resources/updated"
+}
