@@ -2,11 +2,9 @@
 
 use super::context::Context;
 use super::id::ClientId;
-use super::operator;
 use super::policy::{ProtectedResource, Scope};
-use super::route::Route;
-use super::server_metrics;
-use super::service::Service;
+use super::service::{Route, Service};
+use super::{operator, server_metrics};
 use crate::protocol::{Rejection, Request, Response, StatusCode};
 
 /// Whether the server is alive.

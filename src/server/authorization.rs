@@ -13,11 +13,11 @@ use super::policy::{
     Access, Credential, CredentialId, Failures, Link, LinkTarget, Links, Principal,
     REJECTION_DELAY, Scope, Token,
 };
-use super::reloading::Reload;
 use super::remote::Remote;
 use super::scheduler::Payer;
 #[cfg(feature = "tls")]
 use super::tls::TlsConfig;
+use super::wakeup::Reload;
 use crate::log_event::{log_event, word};
 use crate::protocol::{CloseReason, Rejection, Request, StatusCode};
 

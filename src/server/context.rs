@@ -11,10 +11,9 @@ use super::core::Core;
 use super::error::SendError;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::policy::{LinkTarget, Principal, Scope};
-use super::readiness::Interest;
-use super::readiness::Readiness;
 use super::remote::Remote;
 use super::scheduler::Work;
+use super::sources::{Interest, Readiness};
 use super::status::Status;
 use crate::protocol::{CloseCode, CloseReason, Message, Response, Time};
 

@@ -1,12 +1,17 @@
-//! Counts what the server does. `metrics.rs` writes the counts.
+//! Counts what the server does, and measures how much of each turn of the loop goes to each service. `server_metrics.rs` writes the
+//! counts.
+//!
+//! The additional clock reads happen only in turns that handle events of several services. A turn with the events of one service
+//! needs none.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::histogram::Histogram;
-use super::service_times::ServiceTimes;
+use super::id::ServiceId;
+use super::metrics::Histogram;
 use super::traffic::Traffic;
 use crate::protocol::{Cause, CloseReason, Rejection, StatusCode};
+use crate::sys::monotonic_nanos;
 
 /// The names of [`Outcome`]s, in their order.
 pub(super) const OUTCOMES: [&str; 4] = ["websocket", "http", "refused", "unused"];
@@ -121,5 +126,179 @@ impl Counters {
             self.ended_clients.add(traffic);
         }
         self.outcomes[outcome as usize] += 1;
+    }
+}
+
+/// The durations of turns, the time that each service has taken in them, and the account of the current turn.
+///
+/// Call [`ServiceTimes::begin_turn`] first, [`ServiceTimes::enter`] when the work for a service begins, and
+/// [`ServiceTimes::end_turn`] at the end of the turn. The work for a service includes reading and writing for its clients. The
+/// time of a turn before its first event goes to the service of that event.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ServiceTimes {
+    /// The turns in which only this service worked.
+    alone: Histograms,
+    /// The turns in which several services worked, or none.
+    mixed: Histogram,
+    /// The parts of the turns in which several services worked.
+    parts: Histograms,
+    /// The service that works now; `None` until the turn handles an event of a service.
+    current: Option<ServiceId>,
+    /// When the current service began, if it was not the first one in this turn, in nanoseconds.
+    since: Option<u64>,
+    /// When the turn began, in nanoseconds.
+    turn_began: u64,
+    /// The times of services that worked earlier in this turn, in nanoseconds.
+    earlier: Vec<(ServiceId, u64)>,
+}
+
+/// A histogram for each service that has worked, in the order in which they first did.
+#[derive(Clone, Debug, Default)]
+struct Histograms(Vec<(ServiceId, Histogram)>);
+
+impl Histograms {
+    #[inline]
+    fn of(&mut self, service: ServiceId) -> &mut Histogram {
+        let known = self.0.iter().position(|(id, _)| *id == service);
+        let at = known.unwrap_or_else(|| {
+            self.0.push((service, Histogram::default()));
+            self.0.len() - 1
+        });
+        &mut self.0[at].1
+    }
+}
+
+impl ServiceTimes {
+    /// Begins a turn.
+    #[inline]
+    pub(super) fn begin_turn(&mut self, began: u64) {
+        self.current = None;
+        self.since = None;
+        self.turn_began = began;
+    }
+
+    /// Attributes the time from now on to this service.
+    #[inline]
+    pub(super) fn enter(&mut self, service: ServiceId) {
+        if self.current != Some(service) {
+            self.switch(service);
+        }
+    }
+
+    #[inline(never)]
+    fn switch(&mut self, service: ServiceId) {
+        if let Some(before) = self.current.replace(service) {
+            let now = monotonic_nanos();
+            self.add(before, now);
+            self.since = Some(now);
+        }
+    }
+
+    /// Adds the time until `now` to the time of the service in this turn.
+    fn add(&mut self, service: ServiceId, now: u64) {
+        let took = now.saturating_sub(self.since.unwrap_or(self.turn_began));
+        match self.earlier.iter_mut().find(|(id, _)| *id == service) {
+            Some((_, sum)) => *sum += took,
+            None => self.earlier.push((service, took)),
+        }
+    }
+
+    /// Ends a turn. A turn that is not `counted` leaves no trace.
+    #[inline]
+    pub(super) fn end_turn(&mut self, ended: u64, counted: bool) {
+        match self.current {
+            Some(service) if self.since.is_none() && counted => {
+                let took = ended.saturating_sub(self.turn_began);
+                self.alone.of(service).observe_nanos(took);
+            }
+            _ => self.end_mixed_turn(ended, counted),
+        }
+    }
+
+    #[inline(never)]
+    fn end_mixed_turn(&mut self, ended: u64, counted: bool) {
+        if let Some(service) = self.current.filter(|_| self.since.is_some()) {
+            self.add(service, ended);
+        }
+        for (service, took) in self.earlier.drain(..).filter(|_| counted) {
+            self.parts.of(service).observe_nanos(took);
+        }
+        if counted {
+            let took = ended.saturating_sub(self.turn_began);
+            self.mixed.observe_nanos(took);
+        }
+    }
+
+    /// The durations of all turns.
+    pub(super) fn turns(&self) -> Histogram {
+        let mut turns = self.mixed;
+        for (_, alone) in &self.alone.0 {
+            turns.merge(alone);
+        }
+        turns
+    }
+
+    /// The services that have worked, each with its part of the turns in which it did.
+    pub(super) fn services(&self) -> Vec<(ServiceId, Histogram)> {
+        let mut services = self.alone.clone();
+        for (service, parts) in &self.parts.0 {
+            services.of(*service).merge(parts);
+        }
+        services.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(times: &ServiceTimes) -> Vec<(ServiceId, u64)> {
+        let services = times.services().into_iter();
+        services.map(|(id, times)| (id, times.count())).collect()
+    }
+
+    #[test]
+    fn a_turn_is_divided_among_the_services_that_worked() {
+        let (one, other) = (ServiceId::new(0), ServiceId::new(1));
+        let (one, other) = (one.expect("an id"), other.expect("an id"));
+        let mut times = ServiceTimes::default();
+        // No service works in this turn.
+        times.begin_turn(1000);
+        times.end_turn(2000, true);
+        assert_eq!(counts(&times), []);
+        times.begin_turn(1000);
+        times.enter(one);
+        times.enter(one);
+        times.end_turn(5000, true);
+        assert_eq!(counts(&times), [(one, 1)]);
+        assert_eq!(times.services()[0].1.sum().as_nanos(), 4000);
+        // The services alternate. Each turn counts once for each of them, and nothing is lost.
+        let began = monotonic_nanos();
+        times.begin_turn(began);
+        for _ in 0..3 {
+            times.enter(one);
+            times.enter(other);
+        }
+        let ended = monotonic_nanos();
+        times.end_turn(ended, true);
+        assert_eq!(counts(&times), [(one, 2), (other, 1)]);
+        let services = times.services();
+        let sum: u128 = services
+            .iter()
+            .map(|(_, times)| times.sum().as_nanos())
+            .sum();
+        assert_eq!(sum, u128::from(ended - began) + 4000);
+        // The first turn, in which no service worked, took 1000.
+        assert_eq!(times.turns().count(), 3);
+        assert_eq!(times.turns().sum().as_nanos(), sum + 1000);
+        // A turn of the console does not count, also not in the next one.
+        times.begin_turn(0);
+        times.enter(one);
+        times.enter(other);
+        times.end_turn(u64::MAX, false);
+        times.begin_turn(0);
+        times.end_turn(9, true);
+        assert_eq!(counts(&times), [(one, 2), (other, 1)]);
+        assert_eq!(times.turns().count(), 4);
     }
 }

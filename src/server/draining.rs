@@ -7,11 +7,11 @@ use rustix::process::Signal;
 
 use super::client::Client;
 use super::core::Core;
-use super::drain_schedule::DrainSchedule;
 use super::event_loop::{Ended, Server};
 use super::id::ServiceId;
 use super::listener::Listener;
 use super::service::Service;
+use super::shutdown::DrainSchedule;
 use crate::protocol::{CloseReason, Rejection, Response};
 use crate::sys::{reap_orphans, signal_orphans};
 

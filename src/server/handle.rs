@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::mpsc::{self, Receiver, Sender};
 
-use super::bell::Bell;
 use super::context::Context;
 use super::id::{ClientId, ServiceId};
 use super::service::Service;
 use super::status::Status;
+use super::wakeup::Bell;
 use crate::protocol::{CloseCode, OwnedMessage};
 
 /// The maximum number of commands that one turn of the loop executes.

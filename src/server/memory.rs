@@ -3,7 +3,7 @@
 //!
 //! The memory is not counted where it is stored, so no count can drift. The loop adds up what may have been added, and measures all
 //! clients only if this could exceed the budget, and once in a while. If the budget is exceeded, the largest client of the principal
-//! that holds most is ended; see [`relief`](super::relief).
+//! that holds most is ended; see [`capacity`](super::capacity).
 
 use crate::protocol::Time;
 

@@ -126,7 +126,7 @@ pub(crate) struct Dialer {
 
 impl Dialer {
     /// Opens a connection.
-    pub(in crate::server) fn dial(&mut self) -> Stream {
+    pub(super) fn dial(&mut self) -> Stream {
         let stream = MemoryStream::default();
         stream.wire().dial = self.next;
         stream.wire().room = 1 << 16;

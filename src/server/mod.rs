@@ -15,11 +15,10 @@
 
 mod address;
 mod admin;
-mod admission;
 mod agreement;
 mod authorization;
-mod bell;
 mod budget;
+mod capacity;
 mod client;
 mod clock;
 mod config;
@@ -29,14 +28,12 @@ mod context;
 mod core;
 mod counters;
 mod deadlines;
-mod drain_schedule;
 mod draining;
 mod env;
 mod error;
 mod event_loop;
 mod forwarding;
 mod handle;
-mod histogram;
 mod id;
 mod listener;
 mod memory;
@@ -46,22 +43,16 @@ mod metrics;
 mod news;
 mod operator;
 mod policy;
-mod readiness;
 mod reading;
 mod registry;
-mod relief;
-mod reloading;
 mod remote;
 mod requests;
 mod resume_token;
 mod resumption;
-mod route;
 mod scheduler;
 mod server_metrics;
 mod service;
-mod service_times;
 mod shutdown;
-mod signals;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod simulation;
 mod sources;
@@ -77,6 +68,7 @@ mod tls;
 #[path = "tls/none.rs"]
 mod tls;
 mod traffic;
+mod wakeup;
 mod wheel;
 
 #[cfg(feature = "cli")]
@@ -84,16 +76,15 @@ pub(crate) use address::split_security;
 pub use address::{Listen, ListenAddress, ParseListenError};
 #[cfg(feature = "cli")]
 pub(crate) use admin::is_reserved_path;
-pub(crate) use admission::too_little_memory;
+pub(crate) use capacity::too_little_memory;
 pub use config::{Config, ConfigError, ResumeConfig};
 pub use connector::{Connect, ConnectError, ParseTargetError, Proxies, Retry, Target};
 pub use context::Context;
 pub use error::{Error, SendError};
 pub use event_loop::{Ended, Server};
 pub use handle::{Handle, Stopped};
-pub use histogram::Histogram;
 pub use id::{ClientId, ParseClientIdError, ServiceId, SourceId, TimerId};
-pub use metrics::Metrics;
+pub use metrics::{Histogram, Metrics};
 pub use policy::{
     Access, Credential, LinkTarget, ParsePeersError, ParseResourceError, ParseScopeError,
     ParseSecretError, Peers, Principal, ProtectedResource, Scope, Secret, Token, Tokens,
@@ -102,14 +93,12 @@ pub use policy::{
 #[cfg(feature = "cli")]
 pub(crate) use policy::{RejectionHints, words};
 pub(crate) use policy::{is_token_protocol, percent_decode, without_token};
-pub use readiness::{Interest, Readiness};
-pub use reloading::Reload;
 pub use remote::Remote;
 #[cfg(feature = "cli")]
 pub(crate) use resume_token::is_node_name;
 pub(crate) use resumption::without_resume;
-pub use route::Route;
-pub use service::Service;
+pub use service::{Route, Service};
+pub use sources::{Interest, Readiness};
 pub use startup::AdoptedOrphans;
 pub use status::{ClientStatus, ResumeStatus, Status, StatusFields, StatusValue};
 #[cfg(all(feature = "tls", any(test, fuzzing)))]
@@ -117,3 +106,4 @@ pub(crate) use tls::simulation::converse as converse_over_tls;
 #[cfg(feature = "tls")]
 pub use tls::{ClientTls, TlsConfig, TlsError, TlsIdentity};
 pub use traffic::Traffic;
+pub use wakeup::Reload;

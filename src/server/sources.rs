@@ -1,15 +1,46 @@
-//! File descriptors that services watch.
+//! File descriptors that services watch, and their readiness.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
+use mio::Registry;
 use mio::unix::SourceFd;
-use mio::{Interest, Registry};
 use slab::Slab;
 
 use super::id::{ServiceId, SourceId};
-use super::readiness::Readiness;
 use super::scheduler::AccountId;
+
+/// What a service wants to do with a file descriptor: [`Context::watch`](crate::Context::watch) reports when it can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Read from it.
+    Readable,
+    /// Write to it.
+    Writable,
+    /// Read from it and write to it.
+    Both,
+}
+
+impl Interest {
+    pub(super) fn to_mio(self) -> mio::Interest {
+        match self {
+            Self::Readable => mio::Interest::READABLE,
+            Self::Writable => mio::Interest::WRITABLE,
+            Self::Both => mio::Interest::READABLE | mio::Interest::WRITABLE,
+        }
+    }
+}
+
+/// The readiness of a watched file descriptor.
+///
+/// Readiness is edge-triggered. Read or write until `WouldBlock`, or request another call with [`Context::again`](crate::Context::again).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Readiness {
+    /// Reading will not block: there is data, end of file or an error.
+    pub readable: bool,
+    /// Writing will not block: there is room or an error.
+    pub writable: bool,
+}
 
 /// A watched file descriptor.
 #[derive(Debug)]
@@ -36,7 +67,7 @@ impl Sources {
         registry: &Registry,
         (service_id, account): (ServiceId, AccountId),
         fd: impl AsFd,
-        interest: Interest,
+        interest: mio::Interest,
     ) -> io::Result<SourceId> {
         let fd = fd.as_fd().as_raw_fd();
         let entry = self.sources.vacant_entry();
@@ -111,8 +142,9 @@ impl Sources {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::unix::net::UnixStream;
+
+    use super::*;
 
     /// The bug: a source was called as often as it had asked, and each call asked again.
     #[test]
@@ -121,7 +153,7 @@ mod tests {
         let (socket, _peer) = UnixStream::pair()?;
         let mut sources = Sources::default();
         let owner = (ServiceId::ALL, AccountId::SERVER);
-        let id = sources.watch(poll.registry(), owner, &socket, Interest::READABLE)?;
+        let id = sources.watch(poll.registry(), owner, &socket, mio::Interest::READABLE)?;
         let readable = Readiness {
             readable: true,
             writable: false,

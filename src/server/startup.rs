@@ -8,7 +8,6 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use super::Reload;
 use super::address::ListenAddress;
-use super::bell::Bell;
 use super::clock::Clock;
 use super::config::Config;
 use super::connector::Resolver;
@@ -19,9 +18,8 @@ use super::event_loop::Server;
 use super::handle::Inbox;
 use super::id::{CHILDREN, RELOAD, SIGNALS};
 use super::listener::{Listener, Reserve};
-use super::reloading::Reloading;
 use super::service::Service;
-use super::signals::Signals;
+use super::wakeup::{Bell, Reloading, Signals};
 use crate::sys::{Reaper, become_subreaper, kill_orphans, raise_descriptor_limit};
 
 /// The descriptors that the process needs besides those of clients: standard streams, the loop, listeners, and pipes of

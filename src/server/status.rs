@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::histogram::Histogram;
 use super::id::ClientId;
+use super::metrics::Histogram;
 use super::policy::Principal;
 use super::remote::Remote;
 use super::traffic::Traffic;

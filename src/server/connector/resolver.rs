@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
-use crate::server::bell::Bell;
 use crate::server::id::ClientId;
+use crate::server::wakeup::Bell;
 
 /// The maximum number of threads. A resolver that gets no answer may block for a minute.
 const MAX_THREADS: usize = 8;

@@ -1,15 +1,103 @@
-//! Reads new settings on SIGHUP. A thread reads them, because a file on a network file system may block.
+//! What wakes the loop besides its sockets and timers: other threads that ring a [`Bell`], signals, and settings that a thread has
+//! read after SIGHUP.
 
 use std::fmt;
+use std::io::{self, Read};
+use std::os::unix::net;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use super::bell::Bell;
+use mio::net::UnixStream;
+use mio::{Interest, Registry, Token, Waker};
+use signal_hook::low_level::pipe;
+
+use super::id::WAKER;
 use super::policy::Access;
-use super::signals::Signals;
 #[cfg(feature = "tls")]
 use super::tls::TlsConfig;
+
+/// Wakes the loop once, however often it rings before the loop has answered.
+#[derive(Clone)]
+pub(super) struct Bell(Arc<Shared>);
+
+struct Shared {
+    waker: Waker,
+    rung: AtomicBool,
+}
+
+impl fmt::Debug for Bell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bell").finish_non_exhaustive()
+    }
+}
+
+impl Bell {
+    /// Creates the bell of a loop.
+    pub(super) fn new(registry: &Registry) -> io::Result<Self> {
+        let waker = Waker::new(registry, WAKER)?;
+        let rung = AtomicBool::new(false);
+        Ok(Self(Arc::new(Shared { waker, rung })))
+    }
+
+    pub(super) fn ring(&self) {
+        if !self.0.rung.swap(true, Ordering::AcqRel)
+            && let Err(error) = self.0.waker.wake()
+        {
+            log::error!("cannot wake the loop: {error}");
+        }
+    }
+
+    /// Begins to answer. Call it before looking at what other threads have sent: what they send later rings again.
+    pub(super) fn answer(&self) {
+        self.0.rung.swap(false, Ordering::AcqRel);
+    }
+}
+
+/// A pipe that receives one byte for each signal.
+#[derive(Debug)]
+pub(super) struct Signals {
+    pipe: UnixStream,
+    sender: net::UnixStream,
+}
+
+impl Signals {
+    /// Handles these signals. They become events with this token.
+    pub(super) fn new(registry: &Registry, token: Token, signals: &[i32]) -> io::Result<Self> {
+        let (receiver, sender) = net::UnixStream::pair()?;
+        receiver.set_nonblocking(true)?;
+        sender.set_nonblocking(true)?;
+        let mut pipe = UnixStream::from_std(receiver);
+        registry.register(&mut pipe, token, Interest::READABLE)?;
+        let this = Self { pipe, sender };
+        this.add(signals)?;
+        Ok(this)
+    }
+
+    /// Handles further signals.
+    pub(super) fn add(&self, signals: &[i32]) -> io::Result<()> {
+        for &signal in signals {
+            // The signal handler writes to a clone, which does not block.
+            pipe::register(signal, self.sender.try_clone()?)?;
+        }
+        Ok(())
+    }
+
+    /// The number of signals since the last call.
+    pub(super) fn take(&mut self) -> usize {
+        let mut bytes = [0; 64];
+        let mut count = 0;
+        loop {
+            match self.pipe.read(&mut bytes) {
+                Ok(0) => return count,
+                Ok(read) => count += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return count,
+            }
+        }
+    }
+}
 
 /// The settings that a running server can replace. A field that is `None` leaves its settings unchanged.
 #[derive(Clone, Debug, Default)]
@@ -25,7 +113,7 @@ pub struct Reload {
 }
 
 /// Returns the new settings.
-pub(super) type MakeReload = Box<dyn FnMut() -> Reload + Send>;
+type MakeReload = Box<dyn FnMut() -> Reload + Send>;
 
 /// SIGHUP, and the function that then returns new settings. At most one thread runs it at a time.
 pub(super) struct Reloading {
