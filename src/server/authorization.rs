@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::address::ListenAddress;
+use super::address::{ListenAddress, Remote};
 use super::core::Core;
 use super::env::Env;
 use super::id::ClientId;
@@ -13,7 +13,6 @@ use super::policy::{
     Access, Credential, CredentialId, Failures, Link, LinkTarget, Links, Principal,
     REJECTION_DELAY, Scope, Token,
 };
-use super::remote::Remote;
 use super::scheduler::Payer;
 #[cfg(feature = "tls")]
 use super::tls::TlsConfig;

@@ -5,12 +5,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::address::Remote;
 use super::client::Client;
 use super::core::Core;
 use super::event_loop::Server;
 use super::id::ClientId;
 use super::memory::{Memory, most};
-use super::remote::Remote;
 use super::scheduler::AccountId;
 use super::service::Service;
 use crate::protocol::Rejection;

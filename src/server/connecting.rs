@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use mio::net::{TcpStream, UnixStream};
 
+use super::address::Remote;
 use super::client::{Client, Delivery, Upstream};
 use super::connector::{
     Connect, ConnectError, Failures, Outgoing, Phase, Place, Resolved, Returning,
@@ -26,7 +27,6 @@ use super::context::Context;
 use super::core::Core;
 use super::event_loop::Server;
 use super::id::ClientId;
-use super::remote::Remote;
 use super::scheduler::AccountId;
 use super::service::Service;
 use super::stream::Stream;

@@ -4,14 +4,13 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use super::address::ListenAddress;
+use super::address::{ListenAddress, Remote};
 use super::client::{Client, Delivery};
 use super::config::Config;
 use super::core::Core;
 use super::error::SendError;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::policy::{LinkTarget, Principal, Scope};
-use super::remote::Remote;
 use super::scheduler::Work;
 use super::sources::{Interest, Readiness};
 use super::status::Status;

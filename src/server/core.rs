@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use super::address::ListenAddress;
+use super::address::{ListenAddress, Remote};
 
 use super::budget::CLIENT_SHARE;
 use super::client::{Broadcast, Client, Join};
@@ -16,7 +16,6 @@ use super::env::{Env, WRITE_BUFFER};
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::policy::is_one_of;
 use super::registry::Registry;
-use super::remote::Remote;
 use super::scheduler::Work;
 use super::shutdown::Shutdown;
 use super::sources::{Interest, Readiness, Sources};

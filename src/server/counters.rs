@@ -1,5 +1,5 @@
-//! Counts what the server does, and measures how much of each turn of the loop goes to each service. `server_metrics.rs` writes the
-//! counts.
+//! Counts what the server does and what its connections carry, and measures how much of each turn of the loop goes to each service.
+//! `server_metrics.rs` writes the counts.
 //!
 //! The additional clock reads happen only in turns that handle events of several services. A turn with the events of one service
 //! needs none.
@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use super::id::ServiceId;
 use super::metrics::Histogram;
-use super::traffic::Traffic;
 use crate::protocol::{Cause, CloseReason, Rejection, StatusCode};
 use crate::sys::monotonic_nanos;
 
@@ -245,6 +244,30 @@ impl ServiceTimes {
             services.of(*service).merge(parts);
         }
         services.0
+    }
+}
+
+/// The number of bytes and messages that a connection has carried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Traffic {
+    /// Bytes read from the socket.
+    pub bytes_in: u64,
+    /// Bytes written to the socket.
+    pub bytes_out: u64,
+    /// Data messages received.
+    pub messages_in: u64,
+    /// Data messages sent, including those that are still queued.
+    pub messages_out: u64,
+}
+
+impl Traffic {
+    /// Adds the traffic of another connection.
+    pub(super) fn add(&mut self, other: Self) {
+        self.bytes_in += other.bytes_in;
+        self.bytes_out += other.bytes_out;
+        self.messages_in += other.messages_in;
+        self.messages_out += other.messages_out;
     }
 }
 

@@ -1,4 +1,5 @@
-//! The state that all clients of a loop share: settings, buffers, counters, and the account that pays for the current slice.
+//! The state that all clients of a loop share: settings, buffers, counters, news for the loop, and the account that pays for the
+//! current slice.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,7 +10,6 @@ use super::config::Config;
 use super::counters::Counters;
 use super::id::{ClientId, ServiceId};
 use super::memory::Memory;
-use super::news::News;
 use super::policy::{Addresses, Failures, Links};
 use super::scheduler::{AccountId, Payer, Phase, Scheduler, Work};
 use super::tls::Scratch;
@@ -267,4 +267,15 @@ impl Env {
     pub(super) fn push_dirty(&mut self, id: ClientId) {
         self.scheduler.push_caused(Work::Write(id));
     }
+}
+
+/// A change of a client that the loop handles before the next action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    /// Its deadline may have changed.
+    Rearm,
+    /// Its output has drained after it was congested.
+    Drained,
+    /// Its connection is over.
+    Closing,
 }

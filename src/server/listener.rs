@@ -13,9 +13,8 @@ use std::time::Duration;
 use mio::net::{TcpListener, UnixListener, UnixStream};
 use mio::{Interest, Registry};
 
-use super::address::{Listen, ListenAddress, Place};
+use super::address::{Listen, ListenAddress, Place, Remote};
 use super::id::listener_token;
-use super::remote::Remote;
 use super::stream::Stream;
 use crate::protocol::Rejection;
 use crate::protocol::http::HttpDate;

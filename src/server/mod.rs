@@ -40,12 +40,10 @@ mod memory;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod memory_stream;
 mod metrics;
-mod news;
 mod operator;
 mod policy;
 mod reading;
 mod registry;
-mod remote;
 mod requests;
 mod resume_token;
 mod resumption;
@@ -67,19 +65,19 @@ mod tls;
 #[cfg(not(feature = "tls"))]
 #[path = "tls/none.rs"]
 mod tls;
-mod traffic;
 mod wakeup;
 mod wheel;
 
 #[cfg(feature = "cli")]
 pub(crate) use address::split_security;
-pub use address::{Listen, ListenAddress, ParseListenError};
+pub use address::{Listen, ListenAddress, ParseListenError, Remote};
 #[cfg(feature = "cli")]
 pub(crate) use admin::is_reserved_path;
 pub(crate) use capacity::too_little_memory;
 pub use config::{Config, ConfigError, ResumeConfig};
 pub use connector::{Connect, ConnectError, ParseTargetError, Proxies, Retry, Target};
 pub use context::Context;
+pub use counters::Traffic;
 pub use error::{Error, SendError};
 pub use event_loop::{Ended, Server};
 pub use handle::{Handle, Stopped};
@@ -93,7 +91,6 @@ pub use policy::{
 #[cfg(feature = "cli")]
 pub(crate) use policy::{RejectionHints, words};
 pub(crate) use policy::{is_token_protocol, percent_decode, without_token};
-pub use remote::Remote;
 #[cfg(feature = "cli")]
 pub(crate) use resume_token::is_node_name;
 pub(crate) use resumption::without_resume;
@@ -105,5 +102,4 @@ pub use status::{ClientStatus, ResumeStatus, Status, StatusFields, StatusValue};
 pub(crate) use tls::simulation::converse as converse_over_tls;
 #[cfg(feature = "tls")]
 pub use tls::{ClientTls, TlsConfig, TlsError, TlsIdentity};
-pub use traffic::Traffic;
 pub use wakeup::Reload;

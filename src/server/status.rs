@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use super::address::Remote;
+use super::counters::Traffic;
 use super::id::ClientId;
 use super::metrics::Histogram;
 use super::policy::Principal;
-use super::remote::Remote;
-use super::traffic::Traffic;
 
 /// A snapshot of a server.
 ///

@@ -234,9 +234,9 @@ mod tests {
     use std::net::SocketAddr;
 
     use super::*;
+    use crate::server::address::Remote;
     use crate::server::client::Client;
     use crate::server::memory_stream::MemoryStream;
-    use crate::server::remote::Remote;
     use crate::server::stream::Stream;
 
     fn clients(count: usize) -> (Registry, Vec<ClientId>) {

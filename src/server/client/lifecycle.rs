@@ -27,9 +27,8 @@ use crate::protocol::{
 use crate::server::connector::ConnectError;
 use crate::server::core::earlier;
 use crate::server::counters::Outcome;
-use crate::server::env::Env;
+use crate::server::env::{Env, News};
 use crate::server::error::SendError;
-use crate::server::news::News;
 use crate::server::tls::TlsStream;
 
 /// The minimum rate, in bytes per second, at which the peer of a closing connection must read.

@@ -25,14 +25,13 @@ pub(super) use self::outgoing::Upstream;
 pub(super) use self::output::Broadcast;
 use self::wire::{Flags, Protocol};
 pub(super) use self::wire::{Join, Wire};
-use super::env::Env;
+use super::address::Remote;
+use super::counters::Traffic;
+use super::env::{Env, News};
 use super::id::{ClientId, ServiceId};
-use super::news::News;
-use super::remote::Remote;
 use super::scheduler::Work;
 use super::stream::Stream;
 use super::tls::{PeerCertificate, TlsStream};
-use super::traffic::Traffic;
 use super::wheel::Link;
 use crate::protocol::Time;
 

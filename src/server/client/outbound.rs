@@ -18,9 +18,8 @@ use super::wire::{Protocol, Wire};
 use crate::protocol::deflate::{SLICE, Squeeze};
 use crate::protocol::{CloseReason, Message, SentHeader, Time};
 use crate::server::budget::WRITE;
-use crate::server::env::{Env, WRITE_BUFFER};
+use crate::server::env::{Env, News, WRITE_BUFFER};
 use crate::server::error::SendError;
-use crate::server::news::News;
 use crate::server::scheduler::Work;
 
 /// A payload of at least this size is written without copying, unless more input waits.

@@ -17,8 +17,7 @@ use crate::protocol::http::HttpConnection;
 use crate::protocol::{
     Accept, Cause, CloseCode, CloseReason, Message, SentHeader, State, StatusCode, Time, WebSocket,
 };
-use crate::server::env::Env;
-use crate::server::news::News;
+use crate::server::env::{Env, News};
 use crate::server::resume_token::{ResumeToken, Secret};
 use crate::server::status::ResumeStatus;
 

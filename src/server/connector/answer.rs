@@ -6,11 +6,11 @@ use crate::log_event::{log_event, word};
 use crate::protocol::Input;
 use crate::protocol::client::{ClientEvent, HandshakeError, ResponseHead};
 use crate::protocol::deflate::Agreement;
+use crate::server::address::Remote;
 use crate::server::client::Join;
 use crate::server::context::Context;
 use crate::server::core::Core;
 use crate::server::id::ClientId;
-use crate::server::remote::Remote;
 use crate::server::service::Service;
 
 /// The longest resume token that is accepted from a server.

@@ -152,9 +152,9 @@ mod tests {
     use mio::net::UnixStream;
 
     use crate::protocol::Time;
+    use crate::server::address::Remote;
     use crate::server::connector::Resolver;
     use crate::server::core::Core;
-    use crate::server::remote::Remote;
     use crate::server::wakeup::Bell;
     use crate::server::*;
 
