@@ -1,4 +1,4 @@
-//! The handshake between clients, router and agent.
+//! The handshake between clients, router and agent, and agent processes that cannot be started or do not accept `initialize`.
 
 use super::*;
 
@@ -171,4 +171,146 @@ fn only_known_parameters_of_an_observer_reach_the_agent() {
     assert_eq!(sim.agent_received()["params"], json!({"cursor": "c"}));
     sim.agent_answers(&json!({"sessions": []}));
     assert_eq!(sim.client_received(1)["id"], 2);
+}
+
+fn version_1() -> Value {
+    json!({"protocolVersion": 1})
+}
+
+fn with_terminal() -> Value {
+    json!({"protocolVersion": 1, "clientCapabilities": {"terminal": true}})
+}
+
+#[test]
+fn a_process_that_is_given_up_leaves_no_request_behind() {
+    let mut sim = Simulation::new();
+    sim.connect_as(1, named("ada"));
+    sim.hello(1, &version_1());
+    sim.connect_as(2, named("ada"));
+    sim.hello(2, &with_terminal());
+    sim.session(2, "s");
+    sim.disconnect(2);
+    // While the process waits for its restart, a client of another kind uses its session.
+    sim.router.handle_agent_exited(1, "{}", &mut sim.output);
+    sim.clear();
+    sim.client_sends(1, &claim("5", "session/load", "s", None));
+    let fork = json!({"sessionId": "s"});
+    sim.client_sends(1, &request("6", "session/fork", &fork));
+    assert!(sim.router.is_busy(client(1)));
+    assert_eq!(sim.router.give_up(1, &mut sim.output), Some(vec![]));
+    let answers = &sim.output.clients[&client(1)];
+    assert_eq!(answers.len(), 2, "each request is answered");
+    assert!(answers.iter().all(|answer| answer.contains(r#""error""#)));
+    assert_eq!(sim.router.figures().client_requests, 0);
+    assert!(!sim.router.is_busy(client(1)));
+
+    // The next process gets its place.
+    sim.connect_as(3, named("bob"));
+    sim.hello(3, &with_terminal());
+    assert_eq!(sim.output.receivers.last(), Some(&1));
+    sim.disconnect(1);
+    sim.session(3, "t");
+    assert_eq!(sim.router.owner_of("t"), Some(client(3)));
+}
+
+#[test]
+fn a_restarted_agent_that_rejects_initialize_is_stopped_also_if_a_client_waits() {
+    let mut sim = Simulation::new();
+    sim.connect_as(1, named("ada"));
+    sim.hello(1, &version_1());
+    sim.session(1, "s");
+    sim.router.handle_agent_exited(0, "{}", &mut sim.output);
+    sim.router.handle_agent_started(sim.now, 0, &mut sim.output);
+    let id = sim.agent_received()["id"].clone();
+    sim.connect_as(2, named("ada"));
+    sim.client_sends(2, &request("0", "initialize", &version_1()));
+    let no = json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32000, "message": "no"}});
+    sim.agent_sends(&no.to_string());
+    assert_eq!(code(&sim.client_received(2)), -32000);
+    assert!(sim.router.is_refused(0) && sim.router.is_initializing(0));
+
+    // The one that relies on the agent is answered by its successor.
+    sim.router.handle_agent_exited(0, "{}", &mut sim.output);
+    sim.router.handle_agent_started(sim.now, 0, &mut sim.output);
+    assert_eq!(sim.agent_received()["method"], "initialize");
+    sim.agent_answers(&version_1());
+    sim.client_sends(1, &claim("5", "session/load", "s", None));
+    assert_eq!(sim.agent_received()["method"], "session/load");
+    sim.client_sends(2, &request("1", "initialize", &version_1()));
+    assert!(sim.client_received(2)["result"].is_object());
+}
+
+#[test]
+fn requests_that_follow_initialize_fail_with_it_when_the_agent_does_not_answer_in_time() {
+    let mut sim = Simulation::new();
+    sim.connect_as(1, named("ada"));
+    sim.client_sends(1, &request("0", "initialize", &version_1()));
+    sim.client_sends(1, &request("1", "session/new", &json!({})));
+    sim.client_sends(1, &claim("2", "session/load", "s", None));
+    sim.connect_as(2, named("ada"));
+    sim.client_sends(2, &request("0", "initialize", &version_1()));
+    sim.client_sends(2, &request("1", "session/list", &json!({})));
+    sim.disconnect(2);
+    sim.now = sim.now + INITIALIZE_TIMEOUT;
+    sim.router.handle_timeout(sim.now, &mut sim.output);
+    let answers = sim.output.clients[&client(1)].iter();
+    let answers: Vec<Value> = answers
+        .map(|text| serde_json::from_str(text).expect("JSON"))
+        .collect();
+    for (id, answer) in answers.iter().enumerate() {
+        assert_eq!((code(answer), &answer["id"]), (-32014, &json!(id)));
+    }
+    assert_eq!(answers.len(), 3);
+    assert_eq!(sim.router.figures().client_requests, 0);
+    assert!(!sim.router.is_busy(client(1)));
+    assert_eq!(sim.router.figures().sessions, 0, "the claim is undone");
+    // The agent must not get what nobody waits for.
+    let changes = sim.router.take_process_changes();
+    assert_eq!(changes, [ProcessChange::Discard(0)]);
+
+    sim.client_sends(1, &request("4", "initialize", &version_1()));
+    sim.agent_answers(&version_1());
+    sim.session(1, "s");
+    assert_eq!(sim.router.owner_of("s"), Some(client(1)));
+}
+
+#[test]
+fn initialize_is_not_sent_without_end_to_an_agent_that_does_not_answer() {
+    let mut sim = Simulation::new();
+    for number in 1..=100 {
+        sim.connect(number);
+        sim.client_sends(number, &request("0", "initialize", &version_1()));
+        sim.disconnect(number);
+    }
+    let sent = sim.output.agent.clone();
+    assert_eq!(sent.len(), 8);
+    sim.connect(200);
+    sim.client_sends(200, &request("0", "initialize", &version_1()));
+    assert_eq!(sim.output.agent.len(), 8);
+    sim.now = sim.now + INITIALIZE_TIMEOUT;
+    sim.router.handle_timeout(sim.now, &mut sim.output);
+    assert_eq!(
+        code(&sim.client_received(200)),
+        -32014,
+        "it has a time limit"
+    );
+
+    // Each of the answers counts.
+    sim.client_sends(200, &request("1", "initialize", &version_1()));
+    let third: Value = serde_json::from_str(&sent[2]).expect("JSON");
+    let answer = json!({"jsonrpc": "2.0", "id": third["id"], "result": version_1()});
+    sim.agent_sends(&answer.to_string());
+    assert!(sim.client_received(200)["result"].is_object());
+
+    // Those that the agent does not send say nothing about who its questions are for.
+    sim.session(200, "s");
+    let prompt = json!({"sessionId": "s", "prompt": []});
+    sim.client_sends(200, &request("3", "session/prompt", &prompt));
+    sim.agent_sends(&request("9", "_vendor/ask", &json!({})));
+    assert_eq!(sim.client_received(200)["method"], "_vendor/ask");
+    let late: Value = serde_json::from_str(&sent[7]).expect("JSON");
+    sim.clear();
+    let late = json!({"jsonrpc": "2.0", "id": late["id"], "result": version_1()});
+    sim.agent_sends(&late.to_string());
+    assert!(sim.output.clients.is_empty() && sim.output.agent.is_empty());
 }

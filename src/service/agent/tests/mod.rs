@@ -1,8 +1,6 @@
 //! Tests of the router with simulated clients, a simulated agent and a simulated clock.
 
 mod claims;
-mod equal_ids;
-mod failed_starts;
 mod initialize;
 mod limits;
 mod observers;
@@ -11,11 +9,8 @@ mod places;
 mod processes;
 mod references;
 mod requests;
-mod routing;
 mod separation;
 mod table;
-mod takeover;
-mod timeouts;
 mod turns;
 
 use std::collections::BTreeMap;
