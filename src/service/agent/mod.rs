@@ -9,7 +9,6 @@ mod initialize;
 pub(crate) mod named;
 mod params;
 mod per_client;
-mod pressure;
 mod process;
 mod response;
 pub(crate) mod router;

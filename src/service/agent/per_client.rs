@@ -143,19 +143,19 @@ impl AgentPerClient {
     }
 
     /// The number of processes, including those that are being stopped.
-    pub(in crate::service) fn process_count(&self) -> usize {
+    pub(crate) fn process_count(&self) -> usize {
         self.agents.count()
     }
 
     /// The number of processes that were started.
     #[cfg(feature = "mcp")]
-    pub(in crate::service) fn started(&self) -> u64 {
+    pub(crate) fn started(&self) -> u64 {
         self.agents.started()
     }
 
     /// The number of processes whose clients have disconnected.
     #[cfg(feature = "mcp")]
-    pub(in crate::service) fn stopping_count(&self) -> usize {
+    pub(crate) fn stopping_count(&self) -> usize {
         self.agents.orphan_count()
     }
 

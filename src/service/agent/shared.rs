@@ -1,11 +1,9 @@
 //! The shared agent: one process for each kind of client. The router passes messages between the clients and the standard
 //! streams of the processes.
 
-use super::figures;
-use super::pressure::{Affected, Pressure};
-use super::process::AgentProcess;
+use super::process::{Affected, AgentProcess, Pressure};
 use super::router::{ProcessChange, Router, RouterLimits, RouterOutput};
-use super::{AgentConfig, MAX_UNREAD, WATCH};
+use super::{AgentConfig, MAX_UNREAD, WATCH, figures};
 use crate::service::child::{Child, ChildEvent, HIGH_WATER, LOW_WATER, code_and_signal, describe};
 use crate::service::deadlines::Alarm;
 use crate::service::jsonrpc::{MessageLine, push_line};
