@@ -65,7 +65,7 @@ impl<S: Service> Server<S> {
         });
         // A service may forget a client that it has closed.
         let lost = registry.iter().filter(|client| {
-            client.is_open()
+            client.wire.is_open()
                 && self.service.keeps_every_client(client.service_id)
                 && is_kept.get(client.id.slot()) != Some(&true)
         });

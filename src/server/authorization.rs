@@ -34,7 +34,7 @@ impl Core {
         }
         // The certificate of a trusted proxy does not identify its clients.
         if client.wire.forwarding().is_none()
-            && let Some(name) = client.certificate_name()
+            && let Some(name) = client.wire.certificate_name()
         {
             return Principal::Certificate(name);
         }
@@ -54,7 +54,7 @@ impl Core {
             return Payer::Server;
         };
         let ip = client.wire.remote.ip();
-        if client.is_ours() {
+        if client.wire.is_ours() {
             return Payer::Server;
         }
         if client.wire.is_stranger() && client.wire.remote.user().is_none() {

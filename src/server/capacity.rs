@@ -101,7 +101,7 @@ impl Core {
     fn principal_has(&self, client: &Client, most: usize) -> bool {
         let is_used = |other: &&Client| {
             other.wire.account == client.wire.account
-                && (other.is_admitted() || other.wire.is_unanswered())
+                && (other.wire.is_admitted() || other.wire.is_unanswered())
         };
         self.env.scheduler.is_person(client.wire.account)
             && self.registry.iter().filter(is_used).take(most).count() == most
@@ -125,7 +125,8 @@ impl Core {
             return Err(rejection);
         };
         let clients = self.registry.iter();
-        let clients = clients.filter(|client| client.may_come_back() && !client.is_ours());
+        let clients =
+            clients.filter(|client| client.wire.may_come_back() && !client.wire.is_ours());
         let fitting = clients.filter(|client| {
             (!room.address_is_full || client.wire.remote.ip() == newcomer.wire.remote.ip())
                 && (!room.principal_is_full || client.wire.account == newcomer.wire.account)

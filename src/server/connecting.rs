@@ -38,7 +38,7 @@ const LEAST_APART: Duration = Duration::from_secs(1);
 
 /// The state of a client whose connection this side has opened, and which comes back by itself.
 fn upstream_of(client: &Client) -> Option<&Upstream> {
-    client.delivery().and_then(Delivery::upstream)
+    client.wire.delivery().and_then(Delivery::upstream)
 }
 
 impl Core {
@@ -256,7 +256,7 @@ impl Core {
         };
         self.service_id = client.service_id;
         let received = client.traffic.messages_in;
-        let Some(delivery) = client.delivery_mut() else {
+        let Some(delivery) = client.wire.delivery_mut() else {
             return;
         };
         let last = delivery.last_connection(now, received);
@@ -286,7 +286,7 @@ impl Core {
             delay.unwrap_or_default(),
         );
         let delivery = self.registry.get_mut(target);
-        let delivery = delivery.and_then(Client::delivery_mut);
+        let delivery = delivery.and_then(|client| client.wire.delivery_mut());
         if let Some(upstream) = delivery.and_then(Delivery::upstream_mut) {
             upstream.joiner = Some(joiner);
         }
@@ -425,7 +425,7 @@ impl<S: Service> Server<S> {
         let client = self.ctx.core.registry.get(target);
         let was_closed = matches!(error, ConnectError::NotResumed(_))
             && client
-                .and_then(Client::delivery)
+                .and_then(|client| client.wire.delivery())
                 .is_some_and(Delivery::is_closing);
         if !was_closed {
             self.service.connect_failed(&mut self.ctx, target, &error);

@@ -112,7 +112,11 @@ impl Context {
 
     /// The clients of the service that can be sent to.
     pub fn clients(&self) -> Vec<ClientId> {
-        let clients = self.core.registry.iter().filter(|client| client.is_open());
+        let clients = self
+            .core
+            .registry
+            .iter()
+            .filter(|client| client.wire.is_open());
         let ours = clients.filter(|client| self.core.service_id.includes(client.service_id));
         ours.map(|client| client.id).collect()
     }
@@ -191,7 +195,10 @@ impl Context {
 
     /// Whether a client's connection can be resumed after a cut.
     pub fn is_resumable(&self, id: ClientId) -> bool {
-        self.core.registry.get(id).is_some_and(Client::is_resumable)
+        self.core
+            .registry
+            .get(id)
+            .is_some_and(|client| client.wire.is_resumable())
     }
 
     /// Whether a client's connection was cut and can still be resumed. Messages to it wait meanwhile.
@@ -204,7 +211,10 @@ impl Context {
 
     /// The number of messages to a client that can resume its connection which it has not confirmed. 0 for other clients.
     pub fn unconfirmed(&self, id: ClientId) -> u64 {
-        let delivery = self.core.own_ref(id).and_then(Client::delivery);
+        let delivery = self
+            .core
+            .own_ref(id)
+            .and_then(|client| client.wire.delivery());
         delivery.map_or(0, Delivery::unconfirmed_count)
     }
 

@@ -257,7 +257,7 @@ impl Core {
         let mut sent = 0;
         let mut full = Vec::new();
         for client in self.registry.iter_mut() {
-            let ours = self.service_id.includes(client.service_id) && client.is_open();
+            let ours = self.service_id.includes(client.service_id) && client.wire.is_open();
             if !ours || !to(client.id, client.path()) {
                 continue;
             }
@@ -278,7 +278,8 @@ impl Core {
         let mut sent = 0;
         let mut full = Vec::new();
         for &id in ids {
-            let Some((client, env)) = self.own(id).filter(|(client, _)| client.is_open()) else {
+            let Some((client, env)) = self.own(id).filter(|(client, _)| client.wire.is_open())
+            else {
                 continue;
             };
             if !client.wire.fits(env, message.as_bytes().len()) {
@@ -313,7 +314,7 @@ impl Core {
     /// Recomputes a client's deadline and sets its timer.
     pub(super) fn rearm(&mut self, id: ClientId) {
         if let Some(client) = self.registry.get(id) {
-            let deadline = client.deadline(&self.env);
+            let deadline = client.wire.deadline(&self.env);
             self.timers
                 .set_client(&mut self.registry, id, self.env.now, deadline);
         }
@@ -422,7 +423,7 @@ impl Core {
                 connected: self.env.now.since(client.wire.since()),
                 traffic: client.traffic,
                 queued_bytes: client.wire.queued(),
-                resume: client.resume_status(self.env.now),
+                resume: client.wire.resume_status(self.env.now),
             });
         }
         let mut totals = self.env.counters.ended_clients;

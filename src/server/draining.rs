@@ -5,7 +5,6 @@ use std::time::Duration;
 use rustix::event::{Timespec, poll};
 use rustix::process::Signal;
 
-use super::client::Client;
 use super::core::Core;
 use super::event_loop::{Ended, Server};
 use super::id::ServiceId;
@@ -101,7 +100,7 @@ impl<S: Service> Server<S> {
             let newcomers = newcomers.map(|client| client.id).collect();
             let mut scheduled = Vec::new();
             for client in registry.iter_mut() {
-                if client.is_drained_in_order() {
+                if client.wire.is_drained_in_order() {
                     scheduled.push(client.id);
                 } else {
                     client.drain(env);
@@ -130,7 +129,7 @@ impl<S: Service> Server<S> {
             {
                 let lacks = |server: &Self| {
                     let client = server.ctx.core.registry.get(id);
-                    client.is_some_and(Client::lacks_messages)
+                    client.is_some_and(|client| client.wire.lacks_messages())
                 };
                 if !last_call && (self.is_waiting(id) || lacks(self)) {
                     self.ctx.core.shutdown.schedule.postpone(id);
@@ -149,7 +148,11 @@ impl<S: Service> Server<S> {
     /// Stops listening if no client can come back.
     fn check_returns(&mut self) {
         let registry = &self.ctx.core.registry;
-        if !self.listeners.is_empty() && !registry.iter().any(Client::is_kept_for_return) {
+        if !self.listeners.is_empty()
+            && !registry
+                .iter()
+                .any(|client| client.wire.is_kept_for_return())
+        {
             self.stop_listening();
         }
     }

@@ -364,7 +364,7 @@ impl<S: Service> Server<S> {
     /// Handles an event of a client's socket. Does nothing if the client is gone, even if the slot was reused.
     pub(super) fn handle_client(&mut self, id: ClientId, event: SocketEvent) {
         let found = self.ctx.core.with(id, |client, env| {
-            if client.is_stale_event(env) {
+            if client.wire.is_stale_event(env) {
                 return false;
             }
             if event.readable {
@@ -470,7 +470,7 @@ impl<S: Service> Server<S> {
     fn report_drained(&mut self, id: ClientId) {
         let sends = |core: &Core| {
             let client = core.registry.get(id);
-            client.is_some_and(|client| client.is_open() || client.wire.is_answering())
+            client.is_some_and(|client| client.wire.is_open() || client.wire.is_answering())
         };
         if sends(&self.ctx.core) {
             self.ctx.core.enter(id);
@@ -486,12 +486,13 @@ impl<S: Service> Server<S> {
             return;
         };
         let shutdown = &self.ctx.core.shutdown;
-        if let Some(cut) = client.cut_reason()
-            && (!shutdown.is_stopping() || (!client.is_ours() && shutdown.lets_clients_return()))
+        if let Some(cut) = client.wire.cut_reason()
+            && (!shutdown.is_stopping()
+                || (!client.wire.is_ours() && shutdown.lets_clients_return()))
         {
             return self.detach(id, cut);
         }
-        if client.may_come_back() {
+        if client.wire.may_come_back() {
             // The news concerns the connection that was cut.
             return;
         }
@@ -508,7 +509,7 @@ impl<S: Service> Server<S> {
             .wire
             .tls()
             .is_some_and(TlsStream::is_inside_handshake)
-            && !client.is_ours()
+            && !client.wire.is_ours()
         {
             core.env.counters.tls_failed();
         }
@@ -528,7 +529,7 @@ impl<S: Service> Server<S> {
         if let Some(outgoing) = client.wire.take_outgoing() {
             self.report_failure(id, outgoing);
         } else if client.wire.was_open() {
-            if client.is_ours() {
+            if client.wire.is_ours() {
                 core.end_return(&client);
             } else {
                 core.env.addresses.remove_client(remote.ip());
@@ -553,7 +554,7 @@ impl<S: Service> Server<S> {
             self.service.disconnected(&mut self.ctx, id, &reason);
         } else {
             log_event!(Debug, client = id, "left", remote = word(&remote));
-            if client.forget_call(&mut core.env) {
+            if client.wire.forget_call(&mut core.env) {
                 self.service.abandoned(&mut self.ctx, id);
             }
         }
@@ -580,11 +581,11 @@ impl<S: Service> Server<S> {
                 reason = &*cut.reason,
                 path = client.path(),
                 remote = word(&client.wire.remote),
-                kept = client.kept();
+                kept = client.wire.kept();
                 trace = trace
             );
             env.counters.detaches += 1;
-            let is_ours = client.is_ours();
+            let is_ours = client.wire.is_ours();
             client.detach(env, poll, cut.clone(), pending);
             if is_ours {
                 self.ctx.core.begin_return(id);

@@ -144,7 +144,7 @@ impl<S: Service> Server<S> {
         if client.wire.is_half_closed() {
             return;
         }
-        if client.wire.is_connected() && client.is_resumable() {
+        if client.wire.is_connected() && client.wire.is_resumable() {
             // The client may come back, so its service hears nothing.
             return client.end(env, CloseReason::eof());
         }
@@ -166,7 +166,7 @@ impl<S: Service> Server<S> {
     /// Tells the service that a caller has hung up. Queued output may still be written, which can take long.
     fn forget_call(&mut self, id: ClientId) {
         if let Some((client, env)) = self.ctx.core.reading()
-            && client.forget_call(env)
+            && client.wire.forget_call(env)
         {
             self.ctx.core.service_id = client.service_id;
             self.service.abandoned(&mut self.ctx, id);

@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use super::client::{Client, Join, WrongCount};
+use super::client::{Join, WrongCount};
 use super::context::Context;
 use super::core::Core;
 use super::event_loop::Server;
@@ -176,7 +176,8 @@ pub(super) fn check(
             // A token of the same name that permits less must not continue, for example, the writer of a terminal.
             && core.scope(id) >= core.scope(target)
     });
-    let Some((client, delivery)) = client.and_then(|client| Some((client, client.delivery()?)))
+    let Some((client, delivery)) =
+        client.and_then(|client| Some((client, client.wire.delivery()?)))
     else {
         let why = "the token is unknown or has expired";
         log_event!(
@@ -223,7 +224,7 @@ pub(super) fn resume(
         return Err(gone());
     };
     let taken = client.traffic.messages_in;
-    let delivery = client.delivery_mut().ok_or_else(gone)?;
+    let delivery = client.wire.delivery_mut().ok_or_else(gone)?;
     let accept = delivery.renew_token(token.secret, &next, taken);
     let accept = accept.field(FIELD, format!("{next}; received={taken}"))?;
     let (accept, codec) = negotiate(ctx, id, accept, offer)?;
@@ -257,7 +258,7 @@ impl Core {
             "resumed",
             remote = word(&client.wire.remote),
             received = received,
-            kept = client.kept(),
+            kept = client.wire.kept(),
             away = away,
             takeover = away.is_none().then_some(true);
             trace = trace
@@ -287,7 +288,13 @@ impl Core {
 impl<S: Service> Server<S> {
     /// Tells the service that a connection which this side has opened continues.
     pub(super) fn report_resumed(&mut self, id: ClientId) {
-        if self.ctx.core.registry.get(id).is_some_and(Client::is_ours) {
+        if self
+            .ctx
+            .core
+            .registry
+            .get(id)
+            .is_some_and(|client| client.wire.is_ours())
+        {
             self.ctx.core.enter(id);
             self.service.resumed(&mut self.ctx, id);
         }

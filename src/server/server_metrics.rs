@@ -1,6 +1,5 @@
 //! The metrics of the server and its services, for `/metrics`.
 
-use super::client::Client;
 use super::context::Context;
 use super::counters::OUTCOMES;
 #[cfg(feature = "tls")]
@@ -229,7 +228,10 @@ fn write_held<S: Service>(out: &mut Metrics, ctx: &Context, service: &S) {
     out.gauge(
         "outrigger_kept_bytes",
         "Bytes of messages that resumable clients have not confirmed.",
-        registry.iter().map(Client::kept).sum::<usize>(),
+        registry
+            .iter()
+            .map(|client| client.wire.kept())
+            .sum::<usize>(),
     );
     out.gauge(
         "outrigger_held_memory_bytes",

@@ -124,7 +124,7 @@ impl Service for Witness {
         let entry = ctx.core.registry.get(client).expect("registered");
         // A CLOSE that waits for unsent messages does not stop input.
         assert!(
-            entry.is_open() || self.ours.is_ours(client),
+            entry.wire.is_open() || self.ours.is_ours(client),
             "the client is not being closed"
         );
         assert_eq!(
@@ -402,7 +402,7 @@ impl<S: Service> World<S> {
     /// The most bytes that are kept for one client, and the memory of all that is kept.
     pub(crate) fn kept(&self) -> (usize, usize) {
         let core = &self.server.ctx.core;
-        let kept = core.registry.iter().map(|client| client.kept()).max();
+        let kept = core.registry.iter().map(|client| client.wire.kept()).max();
         (kept.unwrap_or(0), core.held_memory())
     }
 
@@ -556,7 +556,7 @@ impl World {
         assert!(admitted <= ctx.config().max_clients);
         let mut uses = BTreeMap::new();
         for client in ctx.core.registry.iter() {
-            let is_admitted = client.wire.was_open() && !client.is_ours();
+            let is_admitted = client.wire.was_open() && !client.wire.is_ours();
             let count = usize::from(is_admitted) + usize::from(client.wire.is_unanswered());
             *uses.entry(client.wire.remote.ip()).or_default() += count;
         }

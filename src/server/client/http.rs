@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Client;
-use super::wire::Protocol;
+use super::wire::{Protocol, Wire};
 use crate::log_event::{Field, log_event, word};
 use crate::protocol::http::{HttpConnection, HttpDate, HttpState};
 use crate::protocol::{CloseReason, Rejection, Request, Response, StatusCode, Time};
@@ -13,6 +13,21 @@ use crate::server::error::SendError;
 
 /// The media type of server-sent events, which a browser's `EventSource` reads.
 const EVENT_STREAM: (&str, &str) = ("Content-Type", "text/event-stream");
+
+impl Wire {
+    /// Records that the caller is gone. Returns whether its call had not been completely answered, so that the service has
+    /// to be told.
+    pub(in crate::server) fn forget_call(&mut self, env: &mut Env) -> bool {
+        let Some(http) = self.http_mut() else {
+            return false;
+        };
+        let was_unanswered = http.forget_call();
+        if was_unanswered {
+            self.uncount_call(env);
+        }
+        was_unanswered
+    }
+}
 
 impl Client {
     /// Runs an operation on the connection while it is HTTP.
@@ -42,19 +57,6 @@ impl Client {
             is_whole = http.begin_call(now, request, head, max_body, out);
         });
         is_whole
-    }
-
-    /// Records that the caller is gone. Returns whether its call had not been completely answered, so that the service has
-    /// to be told.
-    pub(in crate::server) fn forget_call(&mut self, env: &mut Env) -> bool {
-        let Some(http) = self.wire.http_mut() else {
-            return false;
-        };
-        let was_unanswered = http.forget_call();
-        if was_unanswered {
-            self.wire.uncount_call(env);
-        }
-        was_unanswered
     }
 
     /// Answers a request with an error and then closes the connection.

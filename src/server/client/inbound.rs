@@ -114,7 +114,7 @@ impl Client {
             return ReadGate::Held(Why::Joining);
         }
         let is_message_next = self.wire.has_unread() || self.wire.awaits_data();
-        if is_message_next && self.awaits_confirmation() {
+        if is_message_next && self.wire.awaits_confirmation() {
             return ReadGate::Held(Why::Unconfirmed);
         }
         if self.wire.is_congested() {
@@ -173,7 +173,7 @@ impl Client {
         if !self.wire.flags.has(Flag::Readable) {
             return Read::Nothing;
         }
-        let most = if self.holds_messages(env) || self.awaits_confirmation() {
+        let most = if self.holds_messages(env) || self.wire.awaits_confirmation() {
             most.min(CONTROL_READ)
         } else {
             most
@@ -344,7 +344,7 @@ impl Client {
         env: &mut Env,
         input: &mut Input<'a>,
     ) -> Option<Inbound<'a>> {
-        let holds = self.holds_messages(env) || self.awaits_confirmation();
+        let holds = self.holds_messages(env) || self.wire.awaits_confirmation();
         let Protocol::WebSocket(socket) = &mut self.wire.protocol else {
             return self.wire.receive_head(env, input);
         };
@@ -368,7 +368,7 @@ impl Client {
     /// The TLS handshake is complete: counts it, and sends what was queued before.
     #[cold]
     fn handle_tls_opened(&mut self, env: &mut Env) {
-        if self.is_ours() {
+        if self.wire.is_ours() {
             return self.handle_tls_connected(env);
         }
         if let Some(tls) = self.wire.stream.tls() {

@@ -16,7 +16,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::wire::Protocol;
+use super::wire::{Protocol, Wire};
 use super::{Client, ReadGate, Why};
 use crate::protocol::deflate::Codec;
 use crate::protocol::handshake::Upgrade;
@@ -33,6 +33,46 @@ use crate::server::tls::TlsStream;
 
 /// The minimum rate, in bytes per second, at which the peer of a closing connection must read.
 const SLOWEST_END: f64 = 1024.0;
+
+impl Wire {
+    /// Whether the drain schedule decides when to close the connection: true for an open WebSocket, for an event stream,
+    /// and for a client that may come back.
+    pub(in crate::server) fn is_drained_in_order(&self) -> bool {
+        match &self.protocol {
+            Protocol::Http(http) => http.state() == HttpState::Streaming,
+            Protocol::WebSocket(socket) => socket.is_open(),
+            Protocol::Detached(_) => self.is_kept_for_return(),
+            Protocol::Outgoing(_) => false,
+        }
+    }
+
+    fn abandon(&mut self, now: Time, reason: CloseReason) {
+        match &mut self.protocol {
+            Protocol::Http(http) => http.abandon(now),
+            Protocol::WebSocket(socket) => socket.abandon(now, reason),
+            Protocol::Outgoing(_) => self.abandon_attempt(&reason),
+            Protocol::Detached(_) => {
+                if let Some(delivery) = self.delivery_mut() {
+                    delivery.end(reason);
+                }
+            }
+        }
+    }
+
+    /// When to call [`Client::handle_timeout`]. `None` means never.
+    pub(in crate::server) fn deadline(&self, env: &Env) -> Option<Time> {
+        match &self.protocol {
+            Protocol::Http(http) => http.deadline(&env.config.timeouts),
+            Protocol::WebSocket(socket) => {
+                earlier(socket.deadline(&env.config.timeouts), self.stuck_at())
+            }
+            Protocol::Outgoing(outgoing) => Some(outgoing.deadline()),
+            // The attempts to come back have time limits of their own.
+            Protocol::Detached(_) if self.is_ours() => None,
+            Protocol::Detached(detached) => Some(detached.deadline(&self.delivery()?.limits)),
+        }
+    }
+}
 
 impl Client {
     /// Opens the WebSocket connection: answers the handshake with 101. `path` is that of the request.
@@ -65,7 +105,7 @@ impl Client {
             self.fail(env, ConnectError::Cancelled);
             return Ok(());
         }
-        if !self.is_open() {
+        if !self.wire.is_open() {
             return Err(SendError::Closing);
         }
         self.close(env, CloseReason::by_service(code, reason));
@@ -77,6 +117,7 @@ impl Client {
         if !self.wire.is_connected() {
             self.close_cut(env, reason);
         } else if !self
+            .wire
             .delivery_mut()
             .is_some_and(|one| one.postpone_close(&reason))
         {
@@ -90,7 +131,7 @@ impl Client {
 
     /// Ends the connection now, without a closing handshake. Queued output is dropped. An earlier close reason is kept.
     pub(in crate::server) fn end(&mut self, env: &mut Env, reason: CloseReason) {
-        self.abandon(env.now, reason);
+        self.wire.abandon(env.now, reason);
         self.request_removal(env);
     }
 
@@ -106,22 +147,9 @@ impl Client {
     /// Ends the connection when the queued output is written, or after the close timeout. An earlier close reason is
     /// kept.
     fn end_when_written(&mut self, env: &mut Env, reason: CloseReason) {
-        self.abandon(env.now, reason);
+        self.wire.abandon(env.now, reason);
         self.mark_delivered();
         self.rearm(env);
-    }
-
-    fn abandon(&mut self, now: Time, reason: CloseReason) {
-        match &mut self.wire.protocol {
-            Protocol::Http(http) => http.abandon(now),
-            Protocol::WebSocket(socket) => socket.abandon(now, reason),
-            Protocol::Outgoing(_) => self.wire.abandon_attempt(&reason),
-            Protocol::Detached(_) => {
-                if let Some(delivery) = self.delivery_mut() {
-                    delivery.end(reason);
-                }
-            }
-        }
     }
 
     /// Takes the next step of closing if all output is written. Called after every operation that may have changed the
@@ -203,17 +231,6 @@ impl Client {
         }
     }
 
-    /// Whether the drain schedule decides when to close the connection: true for an open WebSocket, for an event stream,
-    /// and for a client that may come back.
-    pub(in crate::server) fn is_drained_in_order(&self) -> bool {
-        match &self.wire.protocol {
-            Protocol::Http(http) => http.state() == HttpState::Streaming,
-            Protocol::WebSocket(socket) => socket.is_open(),
-            Protocol::Detached(_) => self.is_kept_for_return(),
-            Protocol::Outgoing(_) => false,
-        }
-    }
-
     /// How the connection was used.
     pub(in crate::server) fn outcome(&self) -> Outcome {
         match &self.wire.protocol {
@@ -228,7 +245,7 @@ impl Client {
 
     /// Why the connection ended. `None` if it was never a WebSocket.
     pub(in crate::server) fn into_close_reason(mut self) -> Option<CloseReason> {
-        if let Some(ended) = self.delivery_mut().and_then(|one| one.ended.take()) {
+        if let Some(ended) = self.wire.delivery_mut().and_then(|one| one.ended.take()) {
             return Some(ended.without_close());
         }
         // CLOSE is the last frame, so it has not been written while output is queued.
@@ -253,20 +270,6 @@ impl Client {
         env.push_news(self.id, News::Rearm);
     }
 
-    /// When to call [`Client::handle_timeout`]. `None` means never.
-    pub(in crate::server) fn deadline(&self, env: &Env) -> Option<Time> {
-        match &self.wire.protocol {
-            Protocol::Http(http) => http.deadline(&env.config.timeouts),
-            Protocol::WebSocket(socket) => {
-                earlier(socket.deadline(&env.config.timeouts), self.stuck_at())
-            }
-            Protocol::Outgoing(outgoing) => Some(outgoing.deadline()),
-            // The attempts to come back have time limits of their own.
-            Protocol::Detached(_) if self.is_ours() => None,
-            Protocol::Detached(detached) => Some(detached.deadline(&self.delivery()?.limits)),
-        }
-    }
-
     /// Handles a passed deadline: sends a PING, or returns what the loop must do.
     pub(in crate::server) fn handle_timeout(&mut self, env: &mut Env) -> Timeout {
         if self.is_stalled_stream(env) {
@@ -282,7 +285,7 @@ impl Client {
             self.wire.excuse_silence(env.now);
         }
         let timeouts = env.config.timeouts;
-        let sent = self.is_resumable().then(|| self.sent_count());
+        let sent = self.wire.is_resumable().then(|| self.sent_count());
         let mut outcome = Timeout::Continue;
         let mut pinged = false;
         self.transmit(env, |protocol, now, out| {
@@ -311,7 +314,7 @@ impl Client {
         if !self.wire.is_connected() || matches!(self.read_gate(env), ReadGate::Held(_)) {
             return;
         }
-        let sent = self.is_resumable().then(|| self.sent_count());
+        let sent = self.wire.is_resumable().then(|| self.sent_count());
         self.transmit(env, |protocol, now, out| {
             if let Protocol::WebSocket(socket) = protocol {
                 socket.probe(now, patience, sent, out);

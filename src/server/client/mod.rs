@@ -4,6 +4,9 @@
 //! [`Delivery`], which it keeps when the wire is cut. The event loop calls the methods of the client, which read, write, answer
 //! HTTP and close. They take [`Env`], the state that all clients of a loop share. They do not call services and do not
 //! remove the client. Instead, they queue news for the loop.
+//!
+//! Questions about the connection, and about what is kept for a client that is cut, are methods of the wire. What sends, or changes
+//! the client, is a method of the client.
 
 mod delivery;
 mod http;
@@ -74,6 +77,33 @@ fn hundredths(time: Time) -> u32 {
     (time.as_millis() / 10) as u32
 }
 
+impl Wire {
+    /// The name in the certificate of the client. A client that was cut keeps it.
+    pub(super) fn certificate_name(&self) -> Option<Arc<str>> {
+        let name = self.tls().and_then(TlsStream::peer);
+        let kept = || self.delivery()?.certificate();
+        name.or_else(|| kept().map(PeerCertificate::name)).cloned()
+    }
+
+    /// Whether the client has come through a listener, and its service has seen it.
+    pub(super) fn is_admitted(&self) -> bool {
+        self.was_open() && !self.is_ours()
+    }
+
+    /// Whether the service can send messages to the client.
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        match &self.protocol {
+            Protocol::WebSocket(socket) if socket.is_open() => {
+                !self.delivery().is_some_and(Delivery::is_closing)
+            }
+            Protocol::WebSocket(_) => self.takes_messages(),
+            Protocol::Detached(_) => self.takes_messages(),
+            Protocol::Http(_) | Protocol::Outgoing(_) => false,
+        }
+    }
+}
+
 impl Client {
     /// A client that has just connected.
     pub(super) fn new(id: ClientId, stream: Stream, remote: Remote, now: Time) -> Self {
@@ -102,31 +132,6 @@ impl Client {
     /// The path of the handshake. Empty before the upgrade.
     pub(super) fn path(&self) -> &str {
         self.path.as_ref().map_or("", |path| path)
-    }
-
-    /// Whether the service can send messages to the client.
-    #[inline]
-    pub(super) fn is_open(&self) -> bool {
-        match &self.wire.protocol {
-            Protocol::WebSocket(socket) if socket.is_open() => {
-                !self.delivery().is_some_and(Delivery::is_closing)
-            }
-            Protocol::WebSocket(_) => self.takes_messages(),
-            Protocol::Detached(_) => self.takes_messages(),
-            Protocol::Http(_) | Protocol::Outgoing(_) => false,
-        }
-    }
-
-    /// Whether the client has come through a listener, and its service has seen it.
-    pub(super) fn is_admitted(&self) -> bool {
-        self.wire.was_open() && !self.is_ours()
-    }
-
-    /// The name in the certificate of the client. A client that was cut keeps it.
-    pub(super) fn certificate_name(&self) -> Option<Arc<str>> {
-        let name = self.wire.tls().and_then(TlsStream::peer);
-        let kept = || self.delivery()?.certificate();
-        name.or_else(|| kept().map(PeerCertificate::name)).cloned()
     }
 
     /// Queues the client for reading if there may be input.

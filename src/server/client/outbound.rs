@@ -62,7 +62,7 @@ impl Client {
         if !self.make_room(env, message.as_bytes().len()) {
             return Err(SendError::SlowConsumer);
         }
-        if !self.is_open() {
+        if !self.wire.is_open() {
             return Err(SendError::Closing);
         }
         if !self.keep(env, message) {
@@ -194,12 +194,12 @@ impl Client {
 
     /// Sends the frame of a broadcast that suits the client. It is written at the end of the turn, together with the others.
     pub(in crate::server) fn push_shared(&mut self, env: &mut Env, broadcast: &mut Broadcast<'_>) {
-        if self.is_resumable() {
+        if self.wire.is_resumable() {
             // A client that cannot take the message is closed.
             let _ = self.push_behind(env, broadcast.message);
             return;
         }
-        if self.is_ours() {
+        if self.wire.is_ours() {
             let _ = self.send_now(env, broadcast.message);
             return;
         }
@@ -364,7 +364,7 @@ impl Client {
 
     /// Records that the socket has room, and queues the client to be written to.
     pub(in crate::server) fn handle_writable(&mut self, env: &mut Env) {
-        let has_output = self.wire.queued() > 0 || self.has_unsent();
+        let has_output = self.wire.queued() > 0 || self.wire.has_unsent();
         if let Some(rare) = self.wire.rare.as_deref_mut() {
             rare.output.blocked = false;
             if has_output && std::mem::replace(&mut rare.output.dirty, true) {
@@ -462,7 +462,7 @@ impl Client {
                 self.handle_drained(env);
             }
         }
-        if self.has_unsent() && self.wire.queued() == 0 {
+        if self.wire.has_unsent() && self.wire.queued() == 0 {
             self.send_unsent(env);
         }
         self.settle(env);
@@ -486,13 +486,13 @@ impl Client {
 
     /// Whether the service should send no more until the client has taken, or confirmed, what was sent.
     pub(in crate::server) fn is_congested(&self) -> bool {
-        self.wire.is_congested() || self.delivery().is_some_and(Delivery::is_crowded)
+        self.wire.is_congested() || self.wire.delivery().is_some_and(Delivery::is_crowded)
     }
 
     /// Makes room for a message of `size` bytes. If there is no room, closes the client as a slow consumer.
     #[cold]
     fn make_room(&mut self, env: &mut Env, size: usize) -> bool {
-        if !self.is_open() || self.wire.fits(env, size) {
+        if !self.wire.is_open() || self.wire.fits(env, size) {
             return true;
         }
         if !self.wire.may_keep(size) {
@@ -512,7 +512,7 @@ impl Client {
 
     /// Ends the client, and frees what is held for it, because too little memory is left.
     pub(in crate::server) fn free_memory(&mut self, env: &mut Env, worthwhile: usize) {
-        if self.is_open() {
+        if self.wire.is_open() {
             self.cut_off(env, CloseReason::memory());
         }
         // The rest of a frame that has begun cannot be followed by a CLOSE any sooner, so the connection ends.
@@ -527,7 +527,7 @@ impl Client {
         if self.wire.is_answering() {
             return self.end(env, reason);
         }
-        if !self.is_open() {
+        if !self.wire.is_open() {
             // The output of a closing connection ends with its CLOSE.
             return;
         }
@@ -536,7 +536,7 @@ impl Client {
             rare.output.drop_unbegun();
         }
         // The client ends for good.
-        if let Some(delivery) = self.delivery_mut() {
+        if let Some(delivery) = self.wire.delivery_mut() {
             delivery.outbox = Outbox::default();
         }
         self.close(env, reason);

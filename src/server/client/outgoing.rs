@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Client;
-use super::wire::{Flag, Protocol};
+use super::wire::{Flag, Protocol, Wire};
 use crate::protocol::deflate::Agreement;
 use crate::protocol::{Accept, Cause, CloseCode, CloseReason, RandomSource, Time, WebSocket};
 use crate::server::connector::{Connect, ConnectError, Failures, Outgoing, Phase};
@@ -112,17 +112,19 @@ impl Upstream {
     }
 }
 
-impl Client {
+impl Wire {
     /// Whether this side opens, or has opened, the connection.
     pub(in crate::server) fn is_ours(&self) -> bool {
-        match &self.wire.protocol {
+        match &self.protocol {
             Protocol::Outgoing(_) => true,
             Protocol::WebSocket(socket) => socket.is_client(),
             Protocol::Detached(_) => self.delivery().is_some_and(|one| one.upstream.is_some()),
             Protocol::Http(_) => false,
         }
     }
+}
 
+impl Client {
     /// Ends the attempt. The loop then makes another one, or gives up.
     pub(in crate::server) fn fail(&mut self, env: &mut Env, error: ConnectError) {
         if let Some(outgoing) = self.wire.outgoing_mut() {
@@ -269,7 +271,7 @@ impl Client {
             unanswered: 0,
             mark: (0, 0),
         };
-        if let Some(delivery) = self.delivery_mut() {
+        if let Some(delivery) = self.wire.delivery_mut() {
             delivery.certificate = None;
             delivery.upstream = Some(Box::new(upstream));
         }

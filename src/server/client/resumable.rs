@@ -10,7 +10,7 @@ use super::Client;
 use super::delivery::{Delivery, Detached, Stuck, is_cut, may_wait};
 use super::outbox::Outbox;
 use super::outgoing::is_cut_by_server;
-use super::wire::{Flag, Join, Protocol};
+use super::wire::{Flag, Join, Protocol, Wire};
 use crate::protocol::deflate::Codec;
 use crate::protocol::handshake::Upgrade;
 use crate::protocol::http::HttpConnection;
@@ -27,15 +27,15 @@ const RESENT: (usize, usize) = (64 << 10, 2048);
 /// The same, if the messages are compressed.
 const RESENT_COMPRESSED: (usize, usize) = (16 << 10, 40);
 
-impl Client {
+impl Wire {
     /// What the client keeps across its connections, if it is resumable.
     #[inline]
     pub(in crate::server) fn delivery(&self) -> Option<&Delivery> {
-        self.wire.rare.as_ref()?.delivery.as_deref()
+        self.rare.as_ref()?.delivery.as_deref()
     }
 
     pub(in crate::server) fn delivery_mut(&mut self) -> Option<&mut Delivery> {
-        self.wire.rare.as_mut()?.delivery.as_deref_mut()
+        self.rare.as_mut()?.delivery.as_deref_mut()
     }
 
     /// Whether the client can resume its connection after a cut.
@@ -46,12 +46,12 @@ impl Client {
 
     /// Whether the client is detached and has not ended.
     pub(in crate::server) fn may_come_back(&self) -> bool {
-        self.wire.is_detached() && !self.has_ended()
+        self.is_detached() && !self.has_ended()
     }
 
     /// Whether the client of another process can come back, now or after its connection is cut.
     pub(in crate::server) fn is_kept_for_return(&self) -> bool {
-        let may_return = self.wire.is_connected() || self.may_come_back();
+        let may_return = self.is_connected() || self.may_come_back();
         self.is_resumable() && !self.is_ours() && may_return
     }
 
@@ -64,7 +64,7 @@ impl Client {
     pub(in crate::server) fn resume_status(&self, now: Time) -> Option<ResumeStatus> {
         let delivery = self.delivery()?;
         Some(ResumeStatus {
-            detached: self.wire.detached_for(now),
+            detached: self.detached_for(now),
             kept_bytes: delivery.outbox.len(),
             resumes: delivery.resumes,
         })
@@ -75,6 +75,75 @@ impl Client {
         self.delivery().map_or(0, |one| one.outbox.len())
     }
 
+    /// Whether the connection was cut and messages are kept until the client comes back. This is true as soon as the
+    /// connection has ended, even before the loop has detached the client.
+    pub(super) fn takes_messages(&self) -> bool {
+        let Some(delivery) = self.delivery() else {
+            return false;
+        };
+        let is_cut = self.is_detached()
+            || self
+                .cut_reason()
+                .is_some_and(|cut| cut.cause != Cause::Service);
+        is_cut && !delivery.is_over()
+    }
+
+    /// Whether messages wait to be sent on the current connection.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.delivery().is_some_and(Delivery::has_unsent)
+    }
+
+    /// Whether messages wait until they can be sent, or until a client that was cut comes back.
+    pub(in crate::server) fn lacks_messages(&self) -> bool {
+        let is_detached = self.is_detached();
+        self.delivery()
+            .is_some_and(|one| one.has_unsent() || (is_detached && one.unconfirmed_count() > 0))
+    }
+
+    /// Whether so much is unconfirmed that the client's next message must wait for a PONG. A message that has begun to arrive
+    /// does not wait, because its rest may precede the PONG.
+    #[inline]
+    pub(super) fn awaits_confirmation(&self) -> bool {
+        let socket = || self.websocket();
+        self.delivery().is_some_and(Delivery::awaits_confirmation)
+            && !socket().is_some_and(WebSocket::is_inside_message)
+    }
+
+    /// When to call [`Client::is_stuck`] for a connected client that confirms nothing.
+    pub(super) fn stuck_at(&self) -> Option<Time> {
+        let delivery = self.delivery().filter(|_| self.is_connected())?;
+        delivery.stuck_at(self.awaits_confirmation())
+    }
+
+    /// Why the connection was cut. `None` if it was not cut, or if the client may not come back. Called after the
+    /// connection has ended.
+    pub(in crate::server) fn cut_reason(&self) -> Option<CloseReason> {
+        let socket = self.websocket()?;
+        let delivery = self.delivery()?;
+        if delivery.is_final || delivery.ended.is_some() {
+            return None;
+        }
+        let reason = socket.close_reason()?;
+        let is_cut = match &delivery.upstream {
+            Some(upstream) => {
+                let lacks = delivery.outbox.unconfirmed() > 0;
+                is_cut_by_server(reason, socket.peer_close())
+                    && (reason.cause != Cause::Service || (lacks && upstream.may_close_again()))
+            }
+            None => is_cut(reason, socket.peer_close()),
+        };
+        is_cut.then(|| reason.clone())
+    }
+
+    /// Whether events of this turn belong to an earlier connection of the client. When the kernel reported them, the new
+    /// socket was not yet registered for the client.
+    pub(in crate::server) fn is_stale_event(&self, env: &Env) -> bool {
+        let delivery = self.delivery();
+        delivery.is_some_and(|one| one.resumed_in == env.turn)
+    }
+}
+
+impl Client {
     /// Makes the client resumable. With `notice`, sends it the notice with its token.
     pub(in crate::server) fn make_resumable(
         &mut self,
@@ -109,24 +178,11 @@ impl Client {
 
     // Sending.
 
-    /// Whether the connection was cut and messages are kept until the client comes back. This is true as soon as the
-    /// connection has ended, even before the loop has detached the client.
-    pub(super) fn takes_messages(&self) -> bool {
-        let Some(delivery) = self.delivery() else {
-            return false;
-        };
-        let is_cut = self.wire.is_detached()
-            || self
-                .cut_reason()
-                .is_some_and(|cut| cut.cause != Cause::Service);
-        is_cut && !delivery.is_over()
-    }
-
     /// Keeps a message until the client confirms it. Returns whether the message must be sent now. Does nothing for a client
     /// that is not resumable.
     pub(super) fn keep(&mut self, env: &mut Env, message: Message<'_>) -> bool {
         let is_connected = self.wire.is_connected();
-        let Some(delivery) = self.delivery_mut() else {
+        let Some(delivery) = self.wire.delivery_mut() else {
             return true;
         };
         let (len, is_sent) = delivery.keep(message, is_connected);
@@ -139,20 +195,8 @@ impl Client {
 
     /// The number of messages that were sent, on the current connection and earlier ones.
     pub(super) fn sent_count(&self) -> u64 {
-        let unsent = self.delivery().map_or(0, |one| one.outbox.unsent());
+        let unsent = self.wire.delivery().map_or(0, |one| one.outbox.unsent());
         self.traffic.messages_out - unsent
-    }
-
-    /// Whether messages wait to be sent on the current connection.
-    pub(super) fn has_unsent(&self) -> bool {
-        self.delivery().is_some_and(Delivery::has_unsent)
-    }
-
-    /// Whether messages wait until they can be sent, or until a client that was cut comes back.
-    pub(in crate::server) fn lacks_messages(&self) -> bool {
-        let is_detached = self.wire.is_detached();
-        self.delivery()
-            .is_some_and(|one| one.has_unsent() || (is_detached && one.unconfirmed_count() > 0))
     }
 
     /// Sends the next unsent messages, up to the limit for one turn. Sends the CLOSE that waits behind them after the last
@@ -184,7 +228,7 @@ impl Client {
         delivery.unpinged += total;
         self.wire.busy().delivery = Some(delivery);
         self.ping_if_due(env);
-        if !self.has_unsent() {
+        if !self.wire.has_unsent() {
             self.send_waiting_close(env);
         } else if self.wire.is_connected() && !self.wire.output_mut().blocked {
             self.write_later(env);
@@ -193,7 +237,7 @@ impl Client {
 
     /// Sends the CLOSE of the service that has waited for unsent messages.
     fn send_waiting_close(&mut self, env: &mut Env) {
-        let closing = self.delivery_mut().and_then(|one| one.closing.take());
+        let closing = self.wire.delivery_mut().and_then(|one| one.closing.take());
         if let Some(closing) = closing {
             self.close(env, closing);
         }
@@ -203,6 +247,7 @@ impl Client {
     pub(super) fn ping_if_due(&mut self, env: &mut Env) {
         let sent = self.sent_count();
         if self
+            .wire
             .delivery_mut()
             .is_some_and(|one| one.begin_ping(sent, env.now))
         {
@@ -217,7 +262,7 @@ impl Client {
     /// Handles a PONG that confirms the first `count` messages.
     pub(super) fn confirm(&mut self, env: &mut Env, count: u64) {
         self.release(env, |outbox| outbox.confirm(count));
-        if let Some(delivery) = self.delivery_mut() {
+        if let Some(delivery) = self.wire.delivery_mut() {
             delivery.end_allowance();
         }
         self.ping_if_due(env);
@@ -230,7 +275,7 @@ impl Client {
 
     /// Drops messages with `release`, and reports if there is room again.
     fn release(&mut self, env: &mut Env, release: impl FnOnce(&mut Outbox)) {
-        let Some(delivery) = self.delivery_mut() else {
+        let Some(delivery) = self.wire.delivery_mut() else {
             return;
         };
         let was_crowded = delivery.is_crowded();
@@ -244,30 +289,15 @@ impl Client {
         self.read_again(env);
     }
 
-    /// Whether so much is unconfirmed that the client's next message must wait for a PONG. A message that has begun to arrive
-    /// does not wait, because its rest may precede the PONG.
-    #[inline]
-    pub(super) fn awaits_confirmation(&self) -> bool {
-        let socket = || self.wire.websocket();
-        self.delivery().is_some_and(Delivery::awaits_confirmation)
-            && !socket().is_some_and(WebSocket::is_inside_message)
-    }
-
-    /// When to call [`Client::is_stuck`] for a connected client that confirms nothing.
-    pub(super) fn stuck_at(&self) -> Option<Time> {
-        let delivery = self.delivery().filter(|_| self.wire.is_connected())?;
-        delivery.stuck_at(self.awaits_confirmation())
-    }
-
     /// Whether the client has had all output for some time, has confirmed none of it, and its PONG may be behind a
     /// message that the service does not take.
     pub(super) fn is_stuck(&mut self, env: &mut Env) -> bool {
-        if self.stuck_at().is_none_or(|at| at > env.now) {
+        if self.wire.stuck_at().is_none_or(|at| at > env.now) {
             return false;
         }
         let gate = self.read_gate(env);
-        let is_idle = self.wire.is_delivered() && !self.has_unsent();
-        let delivery = self.delivery_mut();
+        let is_idle = self.wire.is_delivered() && !self.wire.has_unsent();
+        let delivery = self.wire.delivery_mut();
         if delivery.is_some_and(|one| one.check_stuck(gate, is_idle, env.now) == Stuck::Cut) {
             return true;
         }
@@ -276,26 +306,6 @@ impl Client {
     }
 
     // The cut.
-
-    /// Why the connection was cut. `None` if it was not cut, or if the client may not come back. Called after the
-    /// connection has ended.
-    pub(in crate::server) fn cut_reason(&self) -> Option<CloseReason> {
-        let socket = self.wire.websocket()?;
-        let delivery = self.delivery()?;
-        if delivery.is_final || delivery.ended.is_some() {
-            return None;
-        }
-        let reason = socket.close_reason()?;
-        let is_cut = match &delivery.upstream {
-            Some(upstream) => {
-                let lacks = delivery.outbox.unconfirmed() > 0;
-                is_cut_by_server(reason, socket.peer_close())
-                    && (reason.cause != Cause::Service || (lacks && upstream.may_close_again()))
-            }
-            None => is_cut(reason, socket.peer_close()),
-        };
-        is_cut.then(|| reason.clone())
-    }
 
     /// Detaches a client whose connection was cut. `pending` says whether the service owes it something.
     pub(in crate::server) fn detach(
@@ -311,7 +321,7 @@ impl Client {
             env.addresses.remove_connection(self.wire.remote.ip());
         }
         if cut.cause == Cause::Service
-            && let Some(delivery) = self.delivery_mut()
+            && let Some(delivery) = self.wire.delivery_mut()
         {
             if let Some(upstream) = &mut delivery.upstream {
                 upstream.count_unanswered();
@@ -329,10 +339,10 @@ impl Client {
     /// Ends a detached client that was away for too long, or sets the time of the next check. `pending` says whether
     /// the service owes it something.
     pub(in crate::server) fn check_detached(&mut self, env: &mut Env, pending: bool) {
-        let Some(limits) = self.delivery().map(|one| one.limits) else {
+        let Some(limits) = self.wire.delivery().map(|one| one.limits) else {
             return;
         };
-        if !self.is_ours()
+        if !self.wire.is_ours()
             && let Protocol::Detached(detached) = &mut self.wire.protocol
             && detached.check(&limits, pending, env.now)
         {
@@ -345,13 +355,13 @@ impl Client {
     /// Closes a client that is not connected. If the service closes it, the client gets the CLOSE when it comes back.
     /// For any other reason, or with a final code, the client ends now.
     pub(super) fn close_cut(&mut self, env: &mut Env, reason: CloseReason) {
-        let takes_messages = self.takes_messages();
+        let takes_messages = self.wire.takes_messages();
         let is_over = match &self.wire.protocol {
             Protocol::Detached(_) => true,
             Protocol::WebSocket(socket) => socket.state() == State::Closed,
             Protocol::Http(_) | Protocol::Outgoing(_) => false,
         };
-        let Some(delivery) = self.delivery_mut() else {
+        let Some(delivery) = self.wire.delivery_mut() else {
             return;
         };
         if may_wait(&reason) {
@@ -372,12 +382,12 @@ impl Client {
     /// Whether the client can come back now with a token of this secret.
     pub(in crate::server) fn opens_with(&self, secret: &Secret) -> bool {
         let is_over = match &self.wire.protocol {
-            Protocol::Detached(_) => self.has_ended(),
-            Protocol::WebSocket(socket) => !socket.is_open() && self.cut_reason().is_none(),
+            Protocol::Detached(_) => self.wire.has_ended(),
+            Protocol::WebSocket(socket) => !socket.is_open() && self.wire.cut_reason().is_none(),
             Protocol::Http(_) | Protocol::Outgoing(_) => true,
         };
         let messages_in = self.traffic.messages_in;
-        let delivery = self.delivery();
+        let delivery = self.wire.delivery();
         delivery.is_some_and(|one| one.opens_with(secret, messages_in)) && !is_over
     }
 
@@ -398,13 +408,6 @@ impl Client {
         });
     }
 
-    /// Whether events of this turn belong to an earlier connection of the client. When the kernel reported them, the new
-    /// socket was not yet registered for the client.
-    pub(in crate::server) fn is_stale_event(&self, env: &Env) -> bool {
-        let delivery = self.delivery();
-        delivery.is_some_and(|one| one.resumed_in == env.turn)
-    }
-
     /// Takes over the connection of `new`, and sends all messages after the first `received` ones. In exchange, `new` gets
     /// the old connection, which ends with CLOSE 4001 if it is still open. `new` is no longer a client.
     pub(in crate::server) fn take_over(
@@ -415,15 +418,15 @@ impl Client {
         received: u64,
     ) {
         let was_congested = self.is_congested();
-        if !self.is_ours() {
+        if !self.wire.is_ours() {
             env.addresses.remove_client(self.wire.remote.ip());
             env.addresses.add_client(new.wire.remote.ip());
         }
         let registered = self.swap_wires(poll, new);
-        new.end_taken(env, self.delivery_mut());
+        new.end_taken(env, self.wire.delivery_mut());
         self.release(env, |outbox| outbox.resume_after(received));
-        let certificate = self.wire.certificate().filter(|_| !self.is_ours());
-        if let Some(delivery) = self.delivery_mut() {
+        let certificate = self.wire.certificate().filter(|_| !self.wire.is_ours());
+        if let Some(delivery) = self.wire.delivery_mut() {
             delivery.handle_return(received, certificate, env.turn);
             delivery.check_crowd(env.now);
         }
@@ -433,7 +436,7 @@ impl Client {
         self.mark_delivered();
         // The loop sends the waiting messages at the end of the turn.
         self.write_later(env);
-        if !self.has_unsent() {
+        if !self.wire.has_unsent() {
             self.send_waiting_close(env);
         }
         self.read_again(env);

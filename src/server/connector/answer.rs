@@ -85,7 +85,7 @@ fn handle_opened<S: Service>(
             });
             ctx.core.with(target, |client, env| {
                 let messages_in = client.traffic.messages_in;
-                if let Some(delivery) = client.delivery_mut() {
+                if let Some(delivery) = client.wire.delivery_mut() {
                     let token = token.unwrap_or_default();
                     delivery.begin_upstream(env.now, token, messages_in);
                 }
@@ -137,8 +137,9 @@ fn check_return(
     received: Option<u64>,
 ) -> Result<(), &'static str> {
     let client = core.registry.get(target);
-    let client = client.filter(|client| client.may_come_back());
-    let Some((client, delivery)) = client.and_then(|client| Some((client, client.delivery()?)))
+    let client = client.filter(|client| client.wire.may_come_back());
+    let Some((client, delivery)) =
+        client.and_then(|client| Some((client, client.wire.delivery()?)))
     else {
         return Err("the connection has ended");
     };

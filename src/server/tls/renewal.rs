@@ -44,7 +44,7 @@ impl Core {
         for client in self.registry.iter_mut() {
             let accepted = match (
                 client.wire.tls(),
-                client.delivery().and_then(Delivery::certificate),
+                client.wire.delivery().and_then(Delivery::certificate),
             ) {
                 (Some(stream), _) if is_same => stream.is_current(),
                 (None, Some(certificate)) if is_same => certificate.is_current(),
