@@ -7,7 +7,6 @@ mod config;
 mod figures;
 mod initialize;
 pub(crate) mod named;
-mod params;
 mod per_client;
 mod process;
 mod response;

@@ -10,9 +10,10 @@ use super::{RouterCounters, RouterLimits, RouterOutput, remove};
 use crate::ClientId;
 use crate::service::agent::config::Approvals;
 use crate::service::agent::named::Places;
-use crate::service::agent::params::known_params;
 use crate::service::agent::response::client_gone;
-use crate::service::agent::schema::{has_session_rules, kind_of_method, wrong_kind};
+use crate::service::agent::schema::{
+    has_session_rules, kind_of_method, known_params, wrong_kind,
+};
 use crate::service::json::quote;
 use crate::service::jsonrpc::{Envelope, MessageKind, RequestKind, code, error, is_same};
 
