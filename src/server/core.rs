@@ -7,7 +7,6 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use super::address::{ListenAddress, Remote};
-
 use super::budget::CLIENT_SHARE;
 use super::client::{Broadcast, Client, Join};
 use super::config::Config;
