@@ -3,7 +3,6 @@
 //! [`Agent`] shares one agent process among all clients of a kind. Its router guarantees that each message reaches only the client
 //! that it is for. [`AgentPerClient`] starts a process for each client and passes messages through unchanged.
 
-mod config;
 mod figures;
 mod initialize;
 pub(crate) mod named;
@@ -17,15 +16,140 @@ mod shared;
 #[cfg(test)]
 mod tests;
 
-pub use self::config::{AgentConfig, AgentProtocol, Approvals, UnknownSessions};
 pub use self::per_client::AgentPerClient;
 #[cfg(feature = "cli")]
 pub(crate) use self::schema::has_session_rules;
 pub use self::shared::Agent;
 pub use super::child::RestartLimit;
 
+use std::time::Duration;
+
+use super::{Endpoint, Framing};
+use crate::sys::random_uuid;
+use crate::{Accept, Rejection, Request};
+
 /// The query parameter with the session that a client only watches.
 const WATCH: &str = "watch";
 /// While an agent has more unread input than this, new clients are rejected, and responses that Outrigger itself would
 /// send to the agent (errors, cancelled permissions) are dropped.
 const MAX_UNREAD: usize = 4 << 20;
+
+/// The protocol on an agent's standard input and output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AgentProtocol {
+    /// The Agent Client Protocol.
+    Acp,
+    /// Any other JSON-RPC 2.0 protocol, for example the Model Context Protocol.
+    JsonRpc,
+}
+
+/// Whether clients may load sessions of a shared agent that the server has never seen, such as those in the agent's own
+/// history.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum UnknownSessions {
+    /// Only while all clients have the same principal and no other principal can connect. Each client of
+    /// [`Principal::Nobody`](crate::Principal::Nobody) counts as a different one.
+    #[default]
+    Auto,
+    /// Every client may.
+    Allow,
+    /// No client may.
+    Deny,
+}
+
+/// Who may answer the permission requests of a shared agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Approvals {
+    /// The client that controls the session.
+    #[default]
+    Owner,
+    /// Also observers of the session, if their token permits more than observing. The first answer counts.
+    Any,
+}
+
+/// The settings of an [`Agent`] or an [`AgentPerClient`].
+///
+/// ```
+/// use std::time::Duration;
+/// use outrigger::service::AgentConfig;
+/// use outrigger::service::agent::AgentProtocol;
+///
+/// let mut config = AgentConfig::new("/mcp".parse()?, ["my-mcp-server", "--stdio"]);
+/// config.protocol = AgentProtocol::JsonRpc;
+/// config.grace = Some(Duration::from_secs(60));
+/// # Ok::<(), outrigger::service::ParseEndpointError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct AgentConfig {
+    /// The path that clients connect to.
+    pub endpoint: Endpoint,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// The protocol that the program speaks.
+    pub protocol: AgentProtocol,
+    /// How messages are separated on the standard streams of an agent that is not shared: [`Framing::Lines`] or
+    /// [`Framing::ContentLength`]. [`Framing::Raw`] is treated as [`Framing::Lines`]. A shared agent uses lines.
+    pub framing: Framing,
+    /// How long a session keeps its place in the table after its client has disconnected. With `None`, it loses the
+    /// place at once. A client can still load the session later. By default, this is five minutes.
+    pub grace: Option<Duration>,
+    /// How often a shared agent may exit before the server stops.
+    pub restart_limit: RestartLimit,
+    /// The maximum number of processes of a shared agent, which has one for each kind of client. Clients are of one kind
+    /// if their protocol version and capabilities are equal.
+    /// If there are several principals, one of them can bring half of the kinds.
+    pub max_agents: usize,
+    /// How long a shared agent may take to answer `initialize`.
+    pub initialize_timeout: Option<Duration>,
+    /// Who may answer permission requests.
+    pub approvals: Approvals,
+    /// Whether clients may load sessions that the server has never seen.
+    pub unknown_sessions: UnknownSessions,
+    /// Methods of a shared ACP agent whose messages may name any session, in both directions. Methods of the protocol's schema
+    /// cannot be among them: they are ignored.
+    pub pass_methods: Vec<String>,
+    /// How long a shared agent may take to answer a client's request other than `session/prompt`. By default there is no
+    /// limit.
+    pub request_timeout: Option<Duration>,
+    /// How long a client may take to answer a request of a shared agent. By default there is no limit.
+    pub answer_timeout: Option<Duration>,
+    /// Whether the idle timeout is suspended for clients that have or observe a session, or have a process of their own.
+    /// If false, only a pending request suspends it.
+    pub sessions_may_idle: bool,
+}
+
+impl AgentConfig {
+    /// The default settings of an agent that speaks ACP.
+    pub fn new(endpoint: Endpoint, command: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            endpoint,
+            command: command.into_iter().map(Into::into).collect(),
+            protocol: AgentProtocol::Acp,
+            framing: Framing::Lines,
+            grace: Some(Duration::from_secs(300)),
+            restart_limit: RestartLimit::default(),
+            max_agents: 4,
+            initialize_timeout: Some(Duration::from_secs(30)),
+            approvals: Approvals::Owner,
+            unknown_sessions: UnknownSessions::Auto,
+            pass_methods: Vec::new(),
+            request_timeout: None,
+            answer_timeout: None,
+            sessions_may_idle: true,
+        }
+    }
+
+    /// Accepts a handshake with a connection id, and with the subprotocol `mcp` if the client offers it.
+    fn accept(&self, request: &Request<'_>) -> Result<Accept, Rejection> {
+        let accept = Accept::default().field("Acp-Connection-Id", random_uuid().to_string())?;
+        let mcp = self.protocol == AgentProtocol::JsonRpc
+            && request
+                .list("sec-websocket-protocol")
+                .any(|offered| offered == "mcp");
+        Ok(if mcp { accept.protocol("mcp") } else { accept })
+    }
+}

@@ -7,7 +7,6 @@ use crate::log_event::{log_event, word};
 use crate::service::Framing;
 use crate::service::child::{Child, ChildEvent, ChildInput, ClientPrograms, code_and_signal};
 use crate::service::framing::Decoder;
-
 use crate::service::jsonrpc::{
     Envelope, EnvelopeError, IdKey, IdRecovery, LineDecoder, MAX_ID, MessageKind, MessageLine,
     RecoveredId, TOO_LONG, code, error, invalid_message_error, push_line, start_of,

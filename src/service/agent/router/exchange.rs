@@ -8,7 +8,7 @@ use super::requests::{ClientCall, ClientRequest, RequestClass, Requests, cancell
 use super::sessions::SessionKey;
 use super::{RouterCounters, RouterLimits, RouterOutput, remove};
 use crate::ClientId;
-use crate::service::agent::config::Approvals;
+use crate::service::agent::Approvals;
 use crate::service::agent::named::Places;
 use crate::service::agent::response::client_gone;
 use crate::service::agent::schema::{

@@ -29,8 +29,8 @@ mod sessions;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::config::{AgentProtocol, Approvals, UnknownSessions};
 use super::initialize::Capabilities;
+use super::{AgentProtocol, Approvals, UnknownSessions};
 use crate::{ClientId, CloseCode, Histogram, Principal, Scope};
 use exchange::Exchange;
 pub(crate) use processes::ProcessChange;

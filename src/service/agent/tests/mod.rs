@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::config::{Approvals, UnknownSessions};
 use super::router::{ProcessChange, Router, RouterLimits, RouterOutput};
+use super::{Approvals, UnknownSessions};
 use crate::service::agent::AgentProtocol;
 use crate::{ClientId, CloseCode, Principal, Scope, Time};
 

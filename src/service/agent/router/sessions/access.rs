@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use super::{Session, SessionKey, SessionState, Sessions, is_same_secret};
-use crate::service::agent::config::UnknownSessions;
+use crate::service::agent::UnknownSessions;
 use crate::service::agent::named::{Named, Places};
 use crate::service::agent::router::requests::{ClientRequest, RequestClass};
 use crate::service::agent::router::{Exchange, MAX_SESSION_ID, RouterOutput};

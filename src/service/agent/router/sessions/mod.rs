@@ -46,7 +46,7 @@ use super::processes::Processes;
 use super::requests::Requests;
 use super::{AbandonedRequest, Exchange, Router, RouterLimits, RouterOutput, Run, remove};
 #[cfg(doc)]
-use crate::service::agent::config::UnknownSessions;
+use crate::service::agent::UnknownSessions;
 use crate::service::id_map::IdMap;
 use crate::{ClientId, Principal, Time};
 
