@@ -9,7 +9,6 @@ mod http_error;
 mod hub;
 mod pool;
 mod process;
-mod replay;
 mod reply;
 mod request;
 mod service;
@@ -119,7 +118,7 @@ pub(crate) mod fuzzed {
     use super::http_error::HttpError;
     use super::pool::with_subscription;
     use super::request::Post;
-    pub(crate) use super::{headers::Tools, replay::EventId};
+    pub(crate) use super::{headers::Tools, reply::EventId};
 
     /// Whether a POST is a valid request of revision 2026-07-28.
     pub(crate) fn is_stateless_request(request: &Request<'_>, body: &[u8], tools: &Tools) -> bool {

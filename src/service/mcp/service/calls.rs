@@ -10,8 +10,7 @@ use crate::service::mcp::headers::sole_header;
 use crate::service::mcp::http_error::HttpError;
 use crate::service::mcp::hub::too_many;
 use crate::service::mcp::process::Process;
-use crate::service::mcp::replay::EventId;
-use crate::service::mcp::reply::{Reply, accepted};
+use crate::service::mcp::reply::{EventId, Reply, accepted};
 use crate::service::mcp::request::{
     Accepts, Post, check_media_types, check_version, is_stateless, read_post,
 };

@@ -11,8 +11,7 @@ use crate::service::mcp::http_error::HttpError;
 use crate::service::mcp::hub::{Call, Hub};
 use crate::service::mcp::pool::server_exited;
 use crate::service::mcp::process::Received;
-use crate::service::mcp::replay::EventId;
-use crate::service::mcp::reply::Reply;
+use crate::service::mcp::reply::{EventId, Reply};
 use crate::service::mcp::takes_priming;
 use crate::{ClientId, Context};
 

@@ -11,8 +11,7 @@ use uuid::Uuid;
 
 use super::hub::Hub;
 use super::process::Process;
-use super::replay::Replay;
-use super::reply::Reply;
+use super::reply::{Replay, Reply};
 use crate::service::jsonrpc::{IdKey, code, error};
 use crate::{Context, Principal, StatusCode, Time};
 
