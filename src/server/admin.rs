@@ -18,7 +18,7 @@ const STATUS: &str = "/status";
 const METRICS: &str = "/metrics";
 
 /// Whether the server itself answers calls to a path. A service cannot answer them.
-pub(super) fn is_admin_path(path: &str) -> bool {
+fn is_admin_path(path: &str) -> bool {
     [HEALTH, READINESS, STATUS, METRICS].contains(&path)
         || is_metadata_path(path)
         || operator::is_operator_path(path)
@@ -141,7 +141,7 @@ fn readiness<S: Service>(
 }
 
 /// Rejects if the server stops or its only service is not ready.
-pub(super) fn expect_ready<S: Service>(ctx: &Context, service: &S) -> Result<(), Rejection> {
+fn expect_ready<S: Service>(ctx: &Context, service: &S) -> Result<(), Rejection> {
     if ctx.is_stopping() {
         return Err(Rejection::unavailable("stopping"));
     }

@@ -36,7 +36,7 @@ impl<S: Service> Server<S> {
     }
 
     /// Handles an expired time limit of a client: sends a PING, restarts the limit, or ends the connection.
-    pub(super) fn handle_deadline(&mut self, id: ClientId) {
+    fn handle_deadline(&mut self, id: ClientId) {
         let client = self.ctx.core.registry.get(id);
         if client.is_some_and(|client| client.wire.is_outgoing()) {
             return self.handle_outgoing_deadline(id);

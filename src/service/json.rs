@@ -10,10 +10,10 @@ use std::ops::Range;
 const MAX_DEPTH: u32 = 128;
 
 /// The maximum number of values and keys in a JSON text, nested ones included. Scanning them once takes about 10 ms.
-pub(crate) const MAX_VALUES: u32 = 1_000_000;
+const MAX_VALUES: u32 = 1_000_000;
 
 /// The maximum number of values and keys in a client's message.
-pub(crate) const MAX_CLIENT_VALUES: u32 = 250_000;
+const MAX_CLIENT_VALUES: u32 = 250_000;
 
 /// The units of a value, and of a key. A unit takes about 5 ns. Long strings are scanned so fast that only their length is limited.
 const VALUE: u32 = 2;
