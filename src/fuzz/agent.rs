@@ -262,6 +262,7 @@ pub fn router(data: &[u8]) {
                 };
                 let answers = model.answers;
                 model.sender = Some(process);
+                model.lists = method == "session/list";
                 if operation % 7 == 0 {
                     let recovered = IdRecovery::of(text.as_bytes());
                     router.handle_unreadable(now, process, recovered, "is too long", &mut model);
@@ -269,6 +270,7 @@ pub fn router(data: &[u8]) {
                     router.handle_agent_message(now, process, &text, &mut model);
                 }
                 model.sender = None;
+                check_listed(&router, &mut model, process);
                 let creates = matches!(&*method, "session/new" | "session/fork");
                 // Its client has left, or the request has timed out.
                 let is_late = model.answers == answers;
@@ -337,6 +339,11 @@ pub fn router(data: &[u8]) {
             }
         }
         router.take_notices();
+        for (process, session) in (0..27).map(|at| (at % 3, format!("s{}", at / 3))) {
+            if let Some(client) = router.owner_in(process, &session) {
+                model.controlled.insert((client, process, session));
+            }
+        }
         model.passed.clear();
         model.tokens.clear();
         router.clients(&mut |client| {
@@ -410,13 +417,22 @@ fn check_passed(
                 let is_same = principal.is_same(own) && (others.is_none() || own.is_person());
                 is_same || tokens.contains(token)
             };
-            // A session that nobody controls may come from another process.
-            let homes = (0..3).filter(|home| others.is_none() || *home == process);
-            let owners = homes.filter_map(|home| model.owners.get(&(home, session.clone())));
-            let owners: Vec<_> = owners.collect();
+            if let Some(owner) = model.owners.get(&here) {
+                assert!(may_claim(owner), "{session} has another owner");
+                continue;
+            }
+            // A session that nobody controls may come from another process. A session that was opened for a client that had left has
+            // a token that no client knows, unless by chance.
+            let homes = (0..3).filter_map(|home| model.owners.get(&(home, session.clone())));
+            let owners: Vec<_> = homes.collect();
+            let is_lucky = !model.watch_tokens.contains(token)
+                && !model
+                    .owners
+                    .values()
+                    .any(|(_, tokens)| tokens.contains(token));
             assert!(
-                owners.is_empty() || owners.into_iter().any(may_claim),
-                "{session} has another owner"
+                owners.is_empty() || is_lucky || owners.into_iter().any(may_claim),
+                "{session} of another process has another owner"
             );
         }
     }
@@ -440,6 +456,30 @@ fn check_attached(router: &Router, model: &mut RouterModel, token: &str) {
         assert!(
             (0..3).any(may_observe),
             "{client} must not observe {session}"
+        );
+    }
+}
+
+/// Checks that the lists of sessions of a process show clients only sessions that they may know of.
+fn check_listed(router: &Router, model: &mut RouterModel, process: usize) {
+    for (client, session) in std::mem::take(&mut model.listed) {
+        let owner = model.owners.get(&(process, session.clone()));
+        let controller = router.owner_in(process, &session);
+        let own = &model.principals[&client];
+        let is_one = own.is_person() || model.scope(client) == Scope::Watch;
+        let may_know = owner.is_none_or(|(principal, _)| {
+            principal.is_same(own) && (controller.is_none() || is_one)
+        });
+        // A client may still learn of a session that it has had.
+        let has_had = model
+            .controlled
+            .contains(&(client, process, session.clone()));
+        assert!(
+            may_know
+                || has_had
+                || controller == Some(client)
+                || router.is_observer_in(process, client, &session),
+            "{client} must not see {session} of {process}"
         );
     }
 }

@@ -46,6 +46,12 @@ pub(super) struct RouterModel {
     pub(super) watch_tokens: HashSet<String>,
     /// The number of responses that clients got.
     pub(super) answers: u64,
+    /// Whether the agent is answering `session/list`.
+    pub(super) lists: bool,
+    /// The sessions that such answers have shown to clients since the last check.
+    pub(super) listed: Vec<(ClientId, String)>,
+    /// The sessions that each client has controlled, with their processes.
+    pub(super) controlled: HashSet<(ClientId, usize, String)>,
     /// The process whose message is being handled.
     pub(super) sender: Option<usize>,
     /// The messages of the agent to clients since the last check, with their process, if it is known, and the sessions that they
@@ -202,6 +208,12 @@ impl RouterOutput for RouterModel {
                         client.to_string(),
                         "a response reaches only its client"
                     );
+                }
+                if std::mem::take(&mut self.lists) {
+                    let sessions = value["result"]["sessions"].as_array();
+                    let ids = sessions.into_iter().flatten();
+                    let ids = ids.filter_map(|session| session["sessionId"].as_str());
+                    self.listed.extend(ids.map(|id| (client, id.to_owned())));
                 }
                 let token = value["result"]["_meta"]["outrigger"]["resumeToken"].as_str();
                 if value["result"]["role"] == "observer" {

@@ -37,7 +37,7 @@ pub(super) struct ClientState {
     /// The sessions that the client controls or is loading.
     pub(super) sessions: Vec<SessionKey>,
     /// The latest sessions of the client that have ended. It may still learn of them.
-    former: VecDeque<SessionKey>,
+    former: VecDeque<(usize, SessionKey)>,
     /// The sessions that the client observes.
     pub(super) observed: Vec<SessionKey>,
     /// The client's name and version, as a JSON object.
@@ -80,17 +80,19 @@ impl ClientState {
     }
 
     /// Notes that a session of the client has ended.
-    pub(super) fn end_session(&mut self, session: &SessionKey) {
+    pub(super) fn end_session(&mut self, process: usize, session: &SessionKey) {
         remove(&mut self.sessions, session);
         if self.former.len() == MAX_FORMER {
             self.former.pop_front();
         }
-        self.former.push_back(session.clone());
+        self.former.push_back((process, session.clone()));
     }
 
     /// Whether the client has had a session that has ended.
-    pub(super) fn has_had(&self, session: &str) -> bool {
-        self.former.iter().any(|one| **one == *session)
+    pub(super) fn has_had(&self, process: usize, session: &str) -> bool {
+        self.former
+            .iter()
+            .any(|(of, one)| *of == process && **one == *session)
     }
 
     /// Remembers the elicitation that a request of a process starts, if it is one.

@@ -138,7 +138,7 @@ impl EndedSessions {
         (0..self.processes).filter_map(move |process| self.get(process, session))
     }
 
-    fn get(&self, process: usize, session: &str) -> Option<SessionRecord> {
+    pub(super) fn get(&self, process: usize, session: &str) -> Option<SessionRecord> {
         let key = self.key(process, session);
         let stored = self.records.get(&key)?;
         Some(SessionRecord {

@@ -11,9 +11,7 @@ use crate::ClientId;
 use crate::service::agent::Approvals;
 use crate::service::agent::named::Places;
 use crate::service::agent::response::client_gone;
-use crate::service::agent::schema::{
-    has_session_rules, kind_of_method, known_params, wrong_kind,
-};
+use crate::service::agent::schema::{has_session_rules, kind_of_method, known_params, wrong_kind};
 use crate::service::json::quote;
 use crate::service::jsonrpc::{Envelope, MessageKind, RequestKind, code, error, is_same};
 

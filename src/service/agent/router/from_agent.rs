@@ -305,9 +305,12 @@ impl Router {
     /// its client.
     fn may_create(&self, request: &ClientRequest, id: &str) -> bool {
         let process = request.process;
-        let own = self.sessions.of_client(request.call.client, id);
+        let mut others = self
+            .sessions
+            .named(id)
+            .filter(|(_, one)| !one.needs(process));
         self.sessions.is_free(&self.exchange.processes, process, id)
-            && own.is_none_or(|(_, session)| session.needs(process))
+            && !others.any(|(_, session)| session.is_used_by(request.call.client))
     }
 
     /// Who may get a message from a process, by the sessions that it names.

@@ -428,10 +428,10 @@ impl Router {
             let why = "the answer matches no request to this client";
             return self.exchange.counters.drop_client_message(client, why);
         };
-        if let Err(refused) =
-            self.sessions
-                .access(&self.exchange)
-                .check_answer(client, request.places, envelope)
+        if let Err(refused) = self
+            .sessions
+            .access(&self.exchange)
+            .check_answer(client, &request, envelope)
         {
             self.exchange.counters.denied += 1;
             log::warn!("refused the answer of {client} to a request of the agent: {refused}");

@@ -118,6 +118,7 @@ impl Sessions {
             return Err(SessionError::Invalid("the client controls the session"));
         }
         access.check_present(bound)?;
+        self.check_single(client, key, Some(key))?;
         let own = state.process.ok_or(SessionError::Denied)?;
         if exchange.processes.version(own) != exchange.processes.version(bound.process()) {
             return Err(SessionError::Version);
@@ -352,13 +353,9 @@ impl Router {
     /// Checks that a caller may let others watch a session: the caller has the same principal as its owner, and the session is in
     /// use or was recently. Returns why not.
     pub(crate) fn check_share(&self, principal: &Principal, name: &str) -> Result<(), String> {
-        let found = self.sessions.named(name);
-        let mut own = found.filter(|(_, session)| session.principal.is_same(principal));
-        let (_, session) = own.next().ok_or_else(|| why(SessionError::Denied))?;
-        self.sessions
-            .access(&self.exchange)
-            .check_present(session)
-            .map_err(why)
+        let is_own = |session: &Session| session.principal.is_same(principal);
+        let found = self.sessions.sole_named(&self.exchange, name, is_own);
+        found.map(drop).map_err(why)
     }
 
     /// Adds a client that watches a session and does nothing else. `owner` is the principal that issued the client's link, if it
@@ -379,13 +376,8 @@ impl Router {
             Some(owner) => session.principal.is_same(owner),
             None => may_watch && session.principal.is_same(&principal),
         };
-        let sessions = || self.sessions.named(name);
-        let found = sessions().find(|(_, session)| is_permitted(session));
-        let (key, bound) = found.ok_or_else(|| why(SessionError::Denied))?;
-        self.sessions
-            .access(&self.exchange)
-            .check_present(bound)
-            .map_err(why)?;
+        let found = self.sessions.sole_named(&self.exchange, name, is_permitted);
+        let (key, bound) = found.map_err(why)?;
         if bound.observers.len() >= MAX_OBSERVERS {
             return Err(why(SessionError::Observers));
         }

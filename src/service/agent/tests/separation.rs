@@ -382,3 +382,193 @@ fn the_agent_cannot_give_a_client_two_sessions_with_one_id() {
     sim.agent_answers(&json!({"sessionId": "shared"}));
     assert_eq!(code(&sim.client_received(1)), -32603);
 }
+
+/// The bug: the process would have loaded the other person's closed session.
+#[test]
+fn a_claim_does_not_move_to_a_process_where_another_owner_has_the_id() {
+    let (mut sim, ..) = two_counters();
+    for number in [1, 2] {
+        let params = json!({"sessionId": "s0"});
+        sim.client_sends(number, &request("1", "session/close", &params));
+        sim.agent_answers(&json!({}));
+    }
+    sim.connect_as(3, ALICE);
+    sim.hello(3, &json!({"clientCapabilities": {"terminal": true}}));
+    sim.clear();
+    sim.client_sends(3, &claim("7", "session/load", "s0", None));
+    assert!(
+        sim.output.receivers.is_empty() || sim.output.receivers == [0],
+        "Alice's load goes to Bob's process"
+    );
+}
+
+#[test]
+fn a_claim_does_not_reach_a_session_whose_grace_period_is_over() {
+    let (mut sim, ..) = two_counters();
+    let params = json!({"sessionId": "s0"});
+    sim.client_sends(1, &request("1", "session/close", &params));
+    sim.agent_answers(&json!({}));
+    sim.connect_as(3, ALICE);
+    sim.hello(3, &json!({"clientCapabilities": {"terminal": true}}));
+    sim.disconnect(2);
+    sim.now = sim.now + GRACE;
+    let now = sim.now;
+    sim.router.handle_timeout(now, &mut sim.output);
+    sim.clear();
+    sim.client_sends(3, &claim("7", "session/load", "s0", None));
+    assert!(sim.output.receivers.is_empty() || sim.output.receivers == [0]);
+}
+
+#[test]
+fn a_claim_of_another_version_does_not_reach_an_ended_session() {
+    let (mut sim, first, _) = two_counters();
+    sim.connect_as(4, BOB);
+    sim.hello(4, &json!({"protocolVersion": 2}));
+    let _ = sim.session(4, "s0");
+    let params = json!({"sessionId": "s0"});
+    sim.client_sends(4, &request("1", "session/close", &params));
+    sim.agent_answers(&json!({}));
+    sim.connect_as(3, ALICE);
+    sim.hello(3, &json!({"protocolVersion": 2}));
+    sim.disconnect(1);
+    sim.clear();
+    sim.client_sends(3, &claim("7", "session/resume", "s0", Some(&first)));
+    assert!(sim.output.receivers.is_empty());
+}
+
+#[test]
+fn a_list_does_not_show_the_ended_session_of_another_owner() {
+    let (mut sim, ..) = two_counters();
+    let params = json!({"sessionId": "s0"});
+    sim.client_sends(2, &request("1", "session/close", &params));
+    sim.agent_answers(&json!({}));
+    sim.connect_as(3, ALICE);
+    sim.hello(3, &json!({"clientCapabilities": {"terminal": true}}));
+    sim.clear();
+    sim.client_sends(3, &request("7", "session/list", &json!({})));
+    assert_eq!(sim.output.receivers, [1]);
+    sim.agent_answers(
+        &json!({"sessions": [{"sessionId": "s0", "cwd": "/home/bob", "title": "Bob's secret"}]}),
+    );
+    let got = sim.client_received(3);
+    assert_eq!(got["result"]["sessions"], json!([]));
+}
+
+#[test]
+fn having_had_a_session_shows_no_session_of_another_process() {
+    let (mut sim, first, _) = two_counters();
+    let params = json!({"sessionId": "s0"});
+    sim.client_sends(2, &request("1", "session/close", &params));
+    sim.agent_answers(&json!({}));
+    sim.disconnect(1);
+    sim.connect_as(3, ALICE);
+    sim.hello(3, &json!({"clientCapabilities": {"terminal": true}}));
+    sim.client_sends(3, &claim("7", "session/load", "s0", Some(&first)));
+    assert_eq!(sim.output.receivers.last(), Some(&0));
+    sim.agent_answers(&json!({}));
+    sim.client_sends(3, &request("8", "session/close", &params));
+    assert_eq!(sim.output.receivers.last(), Some(&0));
+    sim.agent_answers(&json!({}));
+    sim.clear();
+    sim.client_sends(3, &request("9", "session/list", &json!({})));
+    assert_eq!(sim.output.receivers, [1]);
+    sim.agent_answers(
+        &json!({"sessions": [{"sessionId": "s0", "cwd": "/home/bob", "title": "Bob's secret"}]}),
+    );
+    let got = sim.client_received(3);
+    assert_eq!(got["result"]["sessions"], json!([]));
+}
+
+#[test]
+fn a_failed_claim_does_not_replace_the_record_of_another_session() {
+    let mut sim = Simulation::new();
+    sim.connect_as(1, ALICE);
+    sim.hello(1, &json!({}));
+    sim.connect_as(2, ALICE);
+    sim.hello(2, &json!({"clientCapabilities": {"terminal": true}}));
+    let _ = sim.session(1, "s0");
+    let params = json!({"sessionId": "s0"});
+    sim.client_sends(1, &request("1", "session/close", &params));
+    sim.agent_answers(&json!({}));
+    // Alice loads it in process 1. The answer is late.
+    sim.clear();
+    sim.client_sends(2, &claim("7", "session/load", "s0", None));
+    assert_eq!(sim.output.receivers, [1]);
+    let id = sim.agent_received()["id"].clone();
+    // Meanwhile Bob gets s0 from process 0 and closes it.
+    sim.join_as(3, BOB);
+    let bobs = sim.session(3, "s0");
+    sim.client_sends(3, &request("1", "session/close", &params));
+    sim.agent_answers(&json!({}));
+    sim.process_sends(
+        1,
+        &json!({"jsonrpc":"2.0","id":id,"error":{"code":-1,"message":"no"}}).to_string(),
+    );
+    sim.clear();
+    sim.client_sends(1, &claim("8", "session/load", "s0", None));
+    let alice_reaches = sim.output.receivers == [0];
+    sim.clear();
+    sim.client_sends(3, &claim("9", "session/load", "s0", Some(&bobs)));
+    assert!(!alice_reaches, "Alice loads Bob's session in process 0");
+}
+
+#[test]
+fn a_client_does_not_control_one_session_and_observe_another_with_its_id() {
+    let (mut sim, ..) = two_counters();
+    sim.clear();
+    sim.connect_as(3, BOB);
+    sim.hello(3, &json!({}));
+    sim.client_sends(
+        3,
+        &request("1", "session/attach", &json!({"sessionId": "s0"})),
+    );
+    // Process 0 closes Alice's and gives s0 to client 3.
+    let params = json!({"sessionId": "s0"});
+    sim.client_sends(1, &request("1", "session/close", &params));
+    sim.agent_answers(&json!({}));
+    sim.client_sends(3, &request("2", "session/new", &json!({})));
+    sim.agent_answers(&json!({"sessionId": "s0"}));
+    assert!(
+        !(sim.router.owner_in(0, "s0") == Some(client(3))
+            && sim.router.is_observer_in(1, client(3), "s0"))
+    );
+}
+
+#[test]
+fn a_load_prefers_the_session_of_the_clients_process() {
+    let mut sim = Simulation::new();
+    sim.connect_as(1, ALICE);
+    sim.hello(1, &json!({}));
+    sim.connect_as(2, ALICE);
+    sim.hello(2, &json!({"clientCapabilities": {"terminal": true}}));
+    let _ = sim.session(1, "s0");
+    let _ = sim.session(2, "s0");
+    let params = json!({"sessionId": "s0"});
+    sim.client_sends(2, &request("1", "session/close", &params));
+    sim.agent_answers(&json!({}));
+    sim.disconnect(1);
+    sim.clear();
+    sim.client_sends(2, &request("7", "session/list", &json!({})));
+    sim.agent_answers(&json!({"sessions": [{"sessionId": "s0", "title": "of process 1"}]}));
+    sim.clear();
+    sim.client_sends(2, &claim("8", "session/load", "s0", None));
+    assert_eq!(sim.output.receivers, [1]);
+}
+
+#[test]
+fn an_id_of_several_sessions_of_their_owner_cannot_be_shared() {
+    let mut sim = Simulation::new();
+    sim.connect_as(1, ALICE);
+    sim.hello(1, &json!({}));
+    sim.connect_as(2, ALICE);
+    sim.hello(2, &json!({"clientCapabilities": {"terminal": true}}));
+    let _ = sim.session(1, "s0");
+    assert_eq!(sim.router.check_share(&ALICE, "s0"), Ok(()));
+    let _ = sim.session(2, "s0");
+    assert!(sim.router.check_share(&ALICE, "s0").is_err());
+    let link = Principal::Named("link".into());
+    let seen = sim
+        .router
+        .handle_viewer(client(9), link, Some(&ALICE), "s0", &mut sim.output);
+    assert!(seen.is_err());
+}

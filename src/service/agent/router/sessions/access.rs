@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::{Session, SessionKey, SessionState, Sessions, is_same_secret};
 use crate::service::agent::UnknownSessions;
 use crate::service::agent::named::{Named, Places};
-use crate::service::agent::router::requests::{ClientRequest, RequestClass};
+use crate::service::agent::router::requests::{AgentRequest, ClientRequest, RequestClass};
 use crate::service::agent::router::{Exchange, MAX_SESSION_ID, RouterOutput};
 use crate::service::agent::schema::needs_session;
 use crate::service::json::{Skimmer, unescape};
@@ -138,7 +138,7 @@ impl<'a> Access<'a> {
         let all = Named::find(envelope, places).map_err(|_| TOO_MANY_NAMED)?;
         if all
             .all()
-            .any(|id| named != Some(id) && self.is_foreign(client, id))
+            .any(|id| named != Some(id) && self.is_foreign(client, None, id))
         {
             return Err(SessionError::Denied);
         }
@@ -150,30 +150,32 @@ impl<'a> Access<'a> {
     pub(crate) fn check_answer(
         self,
         client: ClientId,
-        places: Places,
+        request: &AgentRequest,
         answer: &Envelope<'_>,
     ) -> Result<(), SessionError> {
-        let all = Named::find(answer, places).map_err(|_| TOO_MANY_NAMED)?;
-        if all.all().any(|id| self.is_foreign(client, id)) {
+        let all = Named::find(answer, request.places).map_err(|_| TOO_MANY_NAMED)?;
+        let receiver = Some(request.process);
+        if all.all().any(|id| self.is_foreign(client, receiver, id)) {
             return Err(SessionError::Denied);
         }
         Ok(())
     }
 
-    /// Whether a session id may mean a session of another client, in a process that gets the client's messages.
-    fn is_foreign(self, client: ClientId, id: &str) -> bool {
+    /// Whether a session id may mean a session of another client, in a process that gets the client's messages, or in `receiver`.
+    fn is_foreign(self, client: ClientId, receiver: Option<usize>, id: &str) -> bool {
+        let gets = |process: usize| receiver == Some(process) || self.uses(client, process);
         let (mut is_own, mut is_known) = (false, false);
         for (_, session) in self.sessions.named(id) {
             is_known = true;
             if session.controller() == Some(client) {
                 is_own = true;
-            } else if self.uses(client, session.process()) {
+            } else if gets(session.process()) {
                 return true;
             }
         }
         let mut records = self.sessions.ended.find(id);
         if is_known {
-            return !is_own || records.any(|record| self.uses(client, record.process));
+            return !is_own || records.any(|record| gets(record.process));
         }
         !self.may_load_unknown() || records.next().is_some()
     }
@@ -202,14 +204,17 @@ impl<'a> Access<'a> {
         if let Some((_, session)) = self.sessions.of_process(process, id) {
             return Some(may_know(session));
         }
+        if let Some(record) = self.sessions.ended.get(process, id) {
+            let has_had = state.is_some_and(|state| state.has_had(process, id));
+            return Some(has_had || is_same(&record.principal));
+        }
         let mut others = self.sessions.named(id).peekable();
         if others.peek().is_some() {
             return Some(others.all(|(_, session)| may_know(session)));
         }
         let mut records = self.sessions.ended.find(id).peekable();
         records.peek()?;
-        let has_had = state.is_some_and(|state| state.has_had(id));
-        Some(has_had || records.all(|record| is_same(&record.principal)))
+        Some(records.all(|record| is_same(&record.principal)))
     }
 
     /// Whether clients may load sessions that the router has never seen.

@@ -3,10 +3,10 @@
 use super::access::SessionError;
 use super::turns::Activity;
 use super::{Claim, Session, SessionKey, SessionState, Sessions, Tokens};
-use crate::ClientId;
 use crate::service::agent::router::ended_sessions::SessionRecord;
 use crate::service::agent::router::{Exchange, MAX_SESSION_ID, RouterOutput, remove};
 use crate::service::jsonrpc::Envelope;
+use crate::{ClientId, Principal};
 
 impl Tokens {
     pub(super) fn open_with(&self, token: &str) -> bool {
@@ -16,6 +16,12 @@ impl Tokens {
                 .as_deref()
                 .is_some_and(|earlier| is_same_secret(token, earlier))
     }
+}
+
+/// A session that a claim may mean.
+enum Found {
+    Session(SessionKey),
+    Ended(SessionRecord),
 }
 
 /// A claim that was recorded.
@@ -53,42 +59,38 @@ impl Sessions {
             client,
             token: token.filter(|_| proven).map(Into::into),
         };
-        // Of several processes' sessions, the claim means one that the client may have.
-        let rank = |session: &Session| {
+        // Several processes may have a session with this id. The claim means the one to which the client has the best right.
+        let right = |is_controlled: bool, is_opened: bool, owner: &Principal, process: usize| {
+            let is_own = owner.is_same(&principal);
+            (is_controlled, is_opened, is_own && process == own, is_own)
+        };
+        let opens =
+            |record: &SessionRecord| token.is_some_and(|token| self.ended.opens(id, record, token));
+        let ended = self.ended.find(id).map(|record| {
+            let right = right(false, opens(&record), &record.principal, record.process);
+            (right, Found::Ended(record))
+        });
+        let sessions = self.named(id).map(|(key, session)| {
             let is_controlled = session.controller() == Some(client);
             let is_opened = token.is_some_and(|token| session.is_opened_by(token));
-            let is_own = session.principal.is_same(&principal);
-            let is_near = session.process() == own;
-            (is_controlled, is_opened, is_own, is_near)
-        };
-        let known = self.named(id);
-        let known = known.max_by_key(|(_, session)| rank(session));
-        let known = known.map(|(key, session)| {
-            let (is_controlled, is_opened, is_own, _) = rank(session);
-            (key.clone(), is_controlled || is_opened || is_own)
+            let process = session.process();
+            let right = right(is_controlled, is_opened, &session.principal, process);
+            (right, Found::Session(key.clone()))
         });
-        let ended = &self.ended;
-        let opens =
-            |record: &SessionRecord| token.is_some_and(|token| ended.opens(id, record, token));
-        let may_have =
-            |record: &SessionRecord| opens(record) || record.principal.is_same(&principal);
-        let records = || self.ended.find(id);
-        let is_near = |record: &SessionRecord| (opens(record), record.process == own);
-        let record = records().filter(may_have).max_by_key(is_near);
-        let (state, run, proven) = match (known, record) {
-            (Some((key, true)), _) | (Some((key, false)), None) => {
+        let none = right(false, false, &Principal::Nobody, own);
+        let (state, run, proven) = match ended.chain(sessions).max_by_key(|(right, _)| *right) {
+            Some((_, Found::Session(key))) => {
                 return self.claim_bound(exchange, client, key, envelope, claim, output);
             }
-            (_, Some(record)) => {
+            Some((right, Found::Ended(_))) if right == none => return Err(SessionError::Denied),
+            Some((_, Found::Ended(record))) => {
                 let (run, proven) = (record.agent, opens(&record));
                 (SessionState::Ended(record), run, proven)
             }
-            (None, None) if records().next().is_some() => return Err(SessionError::Denied),
-            (None, None) if !self.access(exchange).may_load_unknown() => {
-                return Err(SessionError::Unknown);
-            }
-            (None, None) => (SessionState::Unknown, None, false),
+            None if !self.access(exchange).may_load_unknown() => return Err(SessionError::Unknown),
+            None => (SessionState::Unknown, None, false),
         };
+        self.check_single(client, id, None)?;
         self.check_room(exchange, client)?;
         let kept = run.and_then(|run| exchange.processes.of_run(run));
         let kept = kept.filter(|&process| {
@@ -97,6 +99,9 @@ impl Sessions {
         let process = kept.unwrap_or(own);
         self.check_id(id, process, None)?;
         if let SessionState::Ended(record) = &state {
+            if record.process != process {
+                self.check_sole_owner(id, &principal, None, Some(record.process))?;
+            }
             self.ended.remove(record.process, id);
         }
         let session = Session {
@@ -129,6 +134,28 @@ impl Sessions {
     ) -> Result<(), SessionError> {
         let mut others = self.named(id);
         if others.any(|(key, session)| Some(key) != except && session.needs(process)) {
+            return Err(SessionError::Denied);
+        }
+        Ok(())
+    }
+
+    /// Checks that all other sessions with an id, also ended ones, belong to a principal. A process that gets a session of another
+    /// process could otherwise read the id as that of another owner's session.
+    fn check_sole_owner(
+        &self,
+        id: &str,
+        principal: &Principal,
+        except: Option<&SessionKey>,
+        except_record: Option<usize>,
+    ) -> Result<(), SessionError> {
+        let mut others = self.named(id).filter(|(key, _)| Some(*key) != except);
+        let mut records = self
+            .ended
+            .find(id)
+            .filter(|record| Some(record.process) != except_record);
+        if others.any(|(_, session)| !session.principal.is_same(principal))
+            || records.any(|record| !record.principal.is_same(principal))
+        {
             return Err(SessionError::Denied);
         }
         Ok(())
@@ -179,7 +206,11 @@ impl Sessions {
         }
         let process = if is_same_version { process } else { own };
         let is_kept = exchange.processes.run(process) == session.run;
+        self.check_single(client, &key, Some(&key))?;
         self.check_id(&key, process, Some(&key))?;
+        if process != session.run.process {
+            self.check_sole_owner(&key, principal, Some(&key), None)?;
+        }
         let claim = claim(proven, process);
         if needs_room && self.is_client_full(exchange, client) {
             self.end_lost(exchange, client);
@@ -294,7 +325,7 @@ impl Sessions {
             SessionState::Ended(record) => {
                 let record = record.clone();
                 self.remove(session);
-                self.ended.insert(session, record);
+                self.restore(session, record);
             }
         }
         if let Some(bound) = self.get(session)

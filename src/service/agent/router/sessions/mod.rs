@@ -28,7 +28,9 @@
 //!
 //! A session belongs to an agent process. The agent has chosen the session's id, and two processes may choose the same one: some
 //! count from 0. So a message from a process can only mean the session of this process. What a client names is the session that it
-//! controls; a claim means the session that the client's token opens or its principal owns, first that of the client's process.
+//! controls. A claim means the session that the client controls, or that its token opens, or that its principal owns: of these, first
+//! that of the client's process. A client uses only one session with an id at a time. A session can move to another process only if
+//! all sessions with its id, also ended ones, have the same principal, because that process may know the id as another session's.
 //!
 //! Ended sessions are in [`EndedSessions`](super::ended_sessions::EndedSessions), all others in the table.
 
@@ -188,6 +190,11 @@ impl Session {
         self.run.process == process || self.process() == process
     }
 
+    /// Whether a client controls or observes the session.
+    pub(super) fn is_used_by(&self, client: ClientId) -> bool {
+        self.controller() == Some(client) || self.observers.contains(&client)
+    }
+
     /// When the client of a detached session left, unless another client claims the session.
     fn gone_since(&self) -> Option<Time> {
         match self.state {
@@ -297,6 +304,42 @@ impl Sessions {
         })
     }
 
+    /// Checks that a client uses no other session with this id than `except`: it could not tell their messages apart.
+    pub(super) fn check_single(
+        &self,
+        client: ClientId,
+        id: &str,
+        except: Option<&SessionKey>,
+    ) -> Result<(), SessionError> {
+        let mut others = self.named(id).filter(|(key, _)| Some(*key) != except);
+        if others.any(|(_, session)| session.is_used_by(client)) {
+            let why = "the client uses another session with this id";
+            return Err(SessionError::Invalid(why));
+        }
+        Ok(())
+    }
+
+    /// The session with this id that may be watched, of those that `is_permitted` matches. There must be only one.
+    pub(super) fn sole_named(
+        &self,
+        exchange: &Exchange,
+        id: &str,
+        is_permitted: impl Fn(&Session) -> bool,
+    ) -> Result<(&SessionKey, &Session), SessionError> {
+        let access = self.access(exchange);
+        let permitted = || self.named(id).filter(|(_, session)| is_permitted(session));
+        let mut present = permitted().filter(|(_, session)| access.check_present(session).is_ok());
+        match (present.next(), present.next(), permitted().next()) {
+            (Some(found), None, _) => Ok(found),
+            (Some(_), Some(_), _) => Err(SessionError::Invalid("several sessions have this id")),
+            (None, _, Some((_, session))) => Err(access
+                .check_present(session)
+                .err()
+                .unwrap_or(SessionError::Denied)),
+            (None, _, None) => Err(SessionError::Denied),
+        }
+    }
+
     /// Whether a session is in the table only because of a claim.
     pub(super) fn is_unconfirmed(&self, key: &SessionKey) -> bool {
         let session = self.get(key);
@@ -330,21 +373,27 @@ impl Sessions {
 
     /// Makes a record of a session that has ended. `agent` is the run that still has it.
     fn record(&mut self, id: &str, session: Session, agent: Option<u32>) {
-        let record = match (session.state, session.tokens) {
-            (SessionState::Ended(mut record), _) => {
-                record.agent = agent;
-                record
-            }
-            (_, tokens) => {
-                let current = tokens.as_ref().map_or("", |tokens| &tokens.current);
-                let earlier = tokens.as_ref().and_then(|tokens| tokens.earlier.as_deref());
-                let process = session.run.process;
-                let tokens = (current, earlier);
-                self.ended
-                    .record(id, process, session.principal, tokens, agent)
-            }
-        };
+        if let SessionState::Ended(mut record) = session.state {
+            record.agent = agent;
+            return self.restore(id, record);
+        }
+        let tokens = session.tokens.as_ref();
+        let current = tokens.map_or("", |tokens| &tokens.current);
+        let earlier = tokens.and_then(|tokens| tokens.earlier.as_deref());
+        let process = session.run.process;
+        let record = self
+            .ended
+            .record(id, process, session.principal, (current, earlier), agent);
         self.ended.insert(id, record);
+    }
+
+    /// Restores the record of a session whose claim has failed, unless its process has had another session with this id since.
+    fn restore(&mut self, id: &str, record: SessionRecord) {
+        let process = record.process;
+        let is_used = self.named(id).any(|(_, session)| session.needs(process));
+        if !is_used && self.ended.get(process, id).is_none() {
+            self.ended.insert(id, record);
+        }
     }
 
     /// The time at which the first of the detached sessions was detached.
@@ -439,7 +488,8 @@ impl Sessions {
     ) {
         let is_free = if abandoned.session.is_some() {
             // The session was loaded, and another client may have claimed it since.
-            self.named(id).next().is_none() && self.ended.find(id).next().is_none()
+            let mut its = self.named(id).filter(|(_, session)| session.needs(process));
+            its.next().is_none() && self.ended.get(process, id).is_none()
         } else {
             self.is_free(&exchange.processes, process, id)
         };
@@ -506,7 +556,7 @@ impl Sessions {
         };
         for client in session.clients() {
             if let Some(state) = exchange.clients.get_mut(client) {
-                state.end_session(key);
+                state.end_session(session.run.process, key);
             }
         }
         exchange.drop_observers(key, &session.observers);
