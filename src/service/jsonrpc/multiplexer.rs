@@ -1,8 +1,8 @@
 //! Many callers' requests on a few processes, without I/O.
 //!
 //! * A request is passed on under an upstream id, which is never reused. The upstream id also replaces the progress token.
-//! * A process can answer, or refer to, only the requests that it has got. Its messages reach the caller of the request under the
-//!   ids that the caller wrote, byte for byte.
+//! * A process can answer only the requests that it has got, and refer only to these and to subscriptions, which several processes
+//!   get. Its messages reach the caller of the request under the ids that the caller wrote, byte for byte.
 //! * The response removes the request. A reference to a request that is not pending is [`Reference::Gone`].
 //!
 //! The user chooses the process, sends the messages, and decides who may send what.

@@ -47,7 +47,7 @@ impl Router {
             let is_unconfirmed = |session: &SessionKey| self.sessions.is_unconfirmed(session);
             match (request.call.class, request.call.session) {
                 (RequestClass::Prompt, Some(session)) => {
-                    // A session that was closed may belong to another client by now.
+                    // The session may have ended, or another client may have taken it over.
                     let is_own = self.sessions.controller_of(&session) == Some(client);
                     let cancel = (request.process, session);
                     if is_own && !cancelled.contains(&cancel) {

@@ -1,8 +1,8 @@
 //! The owners of ended sessions, in a few bytes for each session.
 //!
-//! A record belongs to an agent process and a session id: two processes may use the same id. Ids and tokens are stored as hashes with a random key, so that clients cannot construct collisions. Only the record
-//! here protects an ended session from other clients. Therefore, once the records are full, sessions without a record can no
-//! longer be loaded.
+//! A record belongs to an agent process and a session id: two processes may use the same id. Ids and tokens are stored as hashes with
+//! a random key, so that clients cannot construct collisions. Without its record, an ended session would look like one that the
+//! router has never seen. So once the records are full, sessions without a record can no longer be loaded.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

@@ -265,7 +265,7 @@ impl Exchange {
         }
     }
 
-    /// Answers a request of the agent that waits for its session and is cancelled. Otherwise, the agent cancels a
+    /// Handles a cancellation by the agent of something else than a pending request: of an early request, which is answered, or of a
     /// subscription.
     pub(super) fn cancel_early(
         &mut self,
@@ -475,8 +475,7 @@ impl Exchange {
         }
     }
 
-    /// Forgets the observers of a session that ends, and tells them. Its open permission requests belong to its client
-    /// alone, because another session may get the same name.
+    /// Forgets the observers of a session that ends, and tells them. They can no longer answer its permission requests.
     pub(super) fn drop_observers(&mut self, session: &SessionKey, observers: &[ClientId]) {
         self.requests.detach_session(session);
         for observer in observers {

@@ -373,8 +373,7 @@ impl Requests {
         }
     }
 
-    /// Leaves the open permission requests of a session that ends to its client alone, because another session may get the
-    /// same id.
+    /// Leaves the open permission requests of a session that ends to its client alone.
     pub(super) fn detach_session(&mut self, session: &SessionKey) {
         for request in self.of_agent.values_mut() {
             if request.session.as_ref() == Some(session) {

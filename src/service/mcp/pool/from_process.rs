@@ -258,7 +258,7 @@ impl Pool {
                 }
                 return;
             }
-            Reference::None => {
+            Reference::None | Reference::Id(_) => {
                 if method == "notifications/tools/list_changed" {
                     self.list_tools(ctx, slot);
                 }
@@ -266,7 +266,7 @@ impl Pool {
                     return;
                 }
             }
-            Reference::Id(_) | Reference::Gone => {}
+            Reference::Gone => {}
         }
         log::debug!("dropped a notification of the MCP server that names no request: {method}");
         hub.counts.dropped += 1;
