@@ -50,6 +50,8 @@ pub(super) struct RouterModel {
     pub(super) lists: bool,
     /// The sessions that such answers have shown to clients since the last check.
     pub(super) listed: Vec<(ClientId, String)>,
+    /// The sessions that were opened for clients that had left, so that only the router knows their owners and tokens.
+    pub(super) hidden: HashSet<(usize, String)>,
     /// The sessions that each client has controlled, with their processes.
     pub(super) controlled: HashSet<(ClientId, usize, String)>,
     /// The process whose message is being handled.
@@ -83,6 +85,7 @@ impl RouterModel {
                 owner.1.clear();
             }
             owner.1.insert(token);
+            self.hidden.remove(&(process, session.to_owned()));
         }
     }
 }

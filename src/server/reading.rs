@@ -24,9 +24,9 @@ impl<S: Service> Server<S> {
             if is_ready {
                 self.read_checked_out(id);
             }
-            if let Some(target) = self.ctx.core.end_read(is_ready) {
-                self.ctx.core.join(id, target);
-                self.report_resumed(target.target);
+            if let Some(join) = self.ctx.core.end_read(is_ready) {
+                self.ctx.core.join(id, join);
+                self.report_resumed(join.target);
             }
         }
     }

@@ -228,6 +228,7 @@ pub(super) fn resume(
     let accept = delivery.renew_token(token.secret, &next, taken);
     let accept = accept.field(FIELD, format!("{next}; received={taken}"))?;
     let (accept, codec) = negotiate(ctx, id, accept, offer)?;
+    // This connection is being read. When that ends, `Server::read_client` hands it over to the target (`Core::join`).
     ctx.core.with(id, |client, env| {
         client.open_to_join(env, upgrade, &accept, codec, Join { target, received });
         if notice {

@@ -59,7 +59,7 @@ impl Witness {
                 (true, true) => ctx.stream(caller, &[b'x'; 3000]),
                 (true, false) => ctx.end_stream(caller),
             };
-            // A caller whose socket has failed is not removed yet. `abandoned` follows.
+            // If the socket has failed, keep the caller: `abandoned` removes it later.
             if with_stream || answered.is_err() {
                 self.calling.insert(caller, begun || with_stream);
             }

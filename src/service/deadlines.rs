@@ -8,9 +8,9 @@ use crate::{Context, Time, TimerId};
 /// The number of keys up to which it is not worth looking for those that are no longer pending.
 const FEW: usize = 64;
 
-/// The deadlines of pending keys, for example of requests. All deadlines follow their starts after the same time, so the first to
-/// start is the first to be due. A key that has ended is not removed at once: the methods get `is_pending`, which says which keys
-/// have not ended, and forget the others.
+/// The deadlines of pending keys, for example of requests. All keys have the same time limit, so the key that starts first is
+/// due first. A key that is no longer pending may stay in the queue: the methods take `is_pending`, remove such keys from the
+/// front, and search the rest when the queue has grown.
 #[derive(Debug)]
 pub(super) struct Deadlines<K> {
     /// The time from the start to the deadline. `None` is no deadline.
@@ -55,7 +55,7 @@ impl<K: Copy> Deadlines<K> {
         self.queue.pop_front().map(|(_, key)| key)
     }
 
-    /// The earliest deadline. Its key may no longer be pending, unless [`Deadlines::pop`] was the last call.
+    /// The earliest deadline. Its key is known to be pending only if the last call was a [`Deadlines::pop`] that returned `None`.
     pub(super) fn first(&self) -> Option<Time> {
         self.queue.front().map(|(at, _)| *at)
     }
@@ -85,7 +85,8 @@ impl Alarm {
         self.0 = deadline.map(|at| (at, ctx.set_timer(at.since(ctx.now()))));
     }
 
-    /// Makes the alarm go off at `at`, unless it does so earlier. It may then be early for every deadline that is left.
+    /// Makes the alarm go off at `at` at the latest. If it is set to an earlier time, it keeps that time and may go off before
+    /// anything is due.
     pub(super) fn set_by(&mut self, ctx: &mut Context, at: Time) {
         if self.0.is_none_or(|(earlier, _)| at < earlier) {
             self.set(ctx, Some(at));

@@ -429,7 +429,7 @@ fn whole_message(bytes: &[u8]) -> Option<(bool, usize, usize)> {
         }
         [first @ (TEXT | BINARY), 0xfe, high, low, ..] => {
             match usize::from(u16::from_be_bytes([high, low])) {
-                // The length is not in its shortest form.
+                // The length is not minimally encoded.
                 ..126 => None,
                 len => Some((first == BINARY, 8, len)),
             }

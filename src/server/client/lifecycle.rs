@@ -11,7 +11,8 @@
 //! | [`detach`](Client::detach) | nothing: the socket is closed, and the client stays | a cut, after which a resumable client may come back |
 //! | [`reject`](Client::reject), [`fail`](Client::fail) | an HTTP error; nothing | a connection that is not open yet, of a peer or of this side |
 //!
-//! [`request_removal`](Client::request_removal) is the last step of each but `detach`: it asks the loop to remove the client.
+//! [`request_removal`](Client::request_removal) is the last step of each but `detach`: the connection is over. The loop then removes the
+//! client, or detaches it if it was cut and may come back.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -28,7 +28,7 @@ const DIRECT: usize = 16 << 10;
 /// A payload of at least this size is always written without copying. Below it, a copy costs less than another write.
 const LARGE: usize = 128 << 10;
 
-/// The maximum number of bytes written to one client in one turn of the loop.
+/// The maximum number of bytes written to one client in one piece of work.
 const WRITE_PER_TURN: usize = 1 << 20;
 
 /// The bytes that are compressed in one unit of work.

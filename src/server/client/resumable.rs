@@ -21,7 +21,7 @@ use crate::server::env::{Env, News};
 use crate::server::resume_token::{ResumeToken, Secret};
 use crate::server::status::ResumeStatus;
 
-/// How many bytes of messages are resent in one turn, and how many of these bytes count as a unit of work.
+/// How many bytes of messages are resent in one piece of work, and how many of these bytes count as a unit of work.
 const RESENT: (usize, usize) = (64 << 10, 2048);
 
 /// The same, if the messages are compressed.
@@ -115,8 +115,8 @@ impl Wire {
         delivery.stuck_at(self.awaits_confirmation())
     }
 
-    /// Why the connection was cut. `None` if it was not cut, or if the client may not come back. Called after the
-    /// connection has ended.
+    /// Why the connection was cut. `None` if it was not cut, or if the client may not come back. While the WebSocket is closing,
+    /// the reason if it ended now.
     pub(in crate::server) fn cut_reason(&self) -> Option<CloseReason> {
         let socket = self.websocket()?;
         let delivery = self.delivery()?;
@@ -423,7 +423,8 @@ impl Client {
             env.addresses.add_client(new.wire.remote.ip());
         }
         let registered = self.swap_wires(poll, new);
-        new.end_taken(env, self.wire.delivery_mut());
+        // From here on, `new` holds the old connection.
+        new.end_old_wire(env, self.wire.delivery_mut());
         self.release(env, |outbox| outbox.resume_after(received));
         let certificate = self.wire.certificate().filter(|_| !self.wire.is_ours());
         if let Some(delivery) = self.wire.delivery_mut() {
@@ -458,7 +459,7 @@ impl Client {
         std::mem::swap(&mut self.wire, &mut new.wire);
         let own = self.wire.busy();
         let old = new.wire.rare.get_or_insert_default();
-        own.take_over(old);
+        own.take_delivery(old);
         new.path.clone_from(&self.path);
         if let Err(error) = new.wire.stream.reregister(poll, new.id.token()) {
             // It is read no more, and closes after its time limit.
@@ -468,7 +469,7 @@ impl Client {
     }
 
     /// Ends a connection that another client has left. The CLOSE of a service that was not answered is kept in `delivery`.
-    fn end_taken(&mut self, env: &mut Env, delivery: Option<&mut Delivery>) {
+    fn end_old_wire(&mut self, env: &mut Env, delivery: Option<&mut Delivery>) {
         let over = Protocol::Http(HttpConnection::closing(env.now));
         let Protocol::WebSocket(mut socket) = std::mem::replace(&mut self.wire.protocol, over)
         else {

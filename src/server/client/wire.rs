@@ -1,7 +1,8 @@
 //! The connection of a client: its socket, its protocol, and what is queued in either direction.
 //!
-//! A [`Wire`] ends with its socket, while a resumable [`Client`](super::Client) survives a cut. When the client comes back, the
-//! two clients exchange their wires.
+//! A resumable [`Client`](super::Client) survives a cut. Its wire then stays without a socket (`Protocol::Detached`), until the client
+//! takes over the wire of a new connection. The wire's [`Rare`] stores the client's [`Delivery`], to save a pointer in every client;
+//! `Client::swap_wires` moves it along.
 
 use std::io;
 use std::marker::PhantomData;
@@ -117,7 +118,7 @@ impl Rare {
     }
 
     /// Takes what the client keeps from the box of its old connection, of which no further input is handled.
-    pub(super) fn take_over(&mut self, old: &mut Self) {
+    pub(super) fn take_delivery(&mut self, old: &mut Self) {
         self.delivery = old.delivery.take();
         self.join = None;
         old.unread = Vec::new();

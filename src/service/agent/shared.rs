@@ -398,7 +398,7 @@ struct ContextOutput<'a> {
 
 impl RouterOutput for ContextOutput<'_> {
     fn initialize_agent(&mut self, process: usize, parts: &[&str]) {
-        // A process that does not run yet gets it when it starts.
+        // If the process does not run, `send_lines` drops this line, and `Router::handle_agent_started` sends `initialize` again.
         if let Some(Some(process)) = self.processes.get_mut(process) {
             push_line(&mut process.lines, parts);
             process.holds = true;

@@ -1,11 +1,13 @@
-//! Many callers' requests on a few processes, without I/O.
+//! Many callers' requests on a few processes, without I/O: the table of pending requests, and the replacement of their ids in both
+//! directions.
 //!
 //! * A request is passed on under an upstream id, which is never reused. The upstream id also replaces the progress token.
 //! * A process can answer only the requests that it has got, and refer only to these and to subscriptions, which several processes
 //!   get. Its messages reach the caller of the request under the ids that the caller wrote, byte for byte.
 //! * The response removes the request. A reference to a request that is not pending is [`Reference::Gone`].
 //!
-//! The user chooses the process, sends the messages, and decides who may send what.
+//! The owner of the table (the agent's router, the MCP pool) draws the upstream ids, chooses the process, sends the messages, decides
+//! who may send what, and removes a request when its response arrives.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -104,13 +106,13 @@ impl<R> Pending<R> {
     }
 }
 
-/// A user's part of a request.
+/// The owner's part of a request.
 pub(crate) trait RequestKind {
     /// Whether the request stays open for notifications, as `subscriptions/listen` of the Model Context Protocol does.
     fn is_subscription(&self) -> bool;
 }
 
-/// A request that a process has got and not answered.
+/// A request that is for a process and has not been answered.
 #[derive(Debug)]
 pub(crate) struct Forwarded<C> {
     /// The process that answers it. Of a subscription, other processes may have got a copy.
@@ -137,8 +139,8 @@ pub(crate) struct IdRanges {
 }
 
 impl IdRanges {
-    /// Finds the progress token of a request with its id at `id`. An error says why the request must be refused: a process could read
-    /// another token than the one that is replaced.
+    /// Finds the progress token of a request with its id at `id`. Returns an error if the token is too long, or if a process
+    /// could read another token than the one that is replaced.
     pub(crate) fn find(envelope: &Envelope<'_>, id: Range<usize>) -> Result<Self, &'static str> {
         let progress_token = envelope.progress_token()?;
         let length = progress_token.as_ref().map_or(0, ExactSizeIterator::len);
@@ -323,7 +325,7 @@ pub(crate) fn cancellation(upstream_id: u64, reason: Option<&str>) -> String {
     )
 }
 
-/// The upstream id that names a subscription. Some processes write it as a string.
+/// Parses the upstream id of a subscription. Some processes write it as a string.
 fn upstream_id_in(raw: &str) -> Option<u64> {
     let inner = raw.strip_prefix('"').and_then(|raw| raw.strip_suffix('"'));
     assigned(inner.unwrap_or(raw))

@@ -106,7 +106,7 @@ impl Process {
             ChildInput::Ready(source) => self.child.handle_ready(ctx, source, line),
             ChildInput::Timer(timer) => self.child.handle_timer(ctx, timer, line),
         };
-        // A process that has closed a stream cannot answer. Its exit fails what waits for it.
+        // A process that has closed its input or output cannot answer. Its exit fails its pending requests.
         if event == ChildEvent::Handled && self.child.is_cut_off() {
             self.child.stop(ctx);
         }

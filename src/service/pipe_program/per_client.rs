@@ -175,7 +175,7 @@ impl Service for PipePerClient {
         self.programs.disconnect(ctx, client);
     }
 
-    /// Whether a client has not been sent the last output of its program.
+    /// Whether the server is draining and the client's program may still have output for it.
     fn is_waiting(&self, _: &Context, client: ClientId) -> bool {
         self.programs.is_draining() && self.programs.has_program(client)
     }

@@ -38,7 +38,7 @@ pub(crate) enum Call {
     Spec(SpecFormat),
 }
 
-/// The format of the description of the API.
+/// The format of the API description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SpecFormat {
     Json,
@@ -132,7 +132,7 @@ const STDIN: &Schema = &[("data_b64", FieldType::Text)];
 const KILL: &Schema = &[("signal", FieldType::Text)];
 const RESIZE: &Schema = &[("rows", FieldType::Number), ("cols", FieldType::Number)];
 
-/// `exec` has one field more than `spawn`.
+/// `exec` has one more field than `spawn`.
 const SPAWN: &Schema = EXEC.split_at(EXEC.len() - 1).0;
 const EXEC: &Schema = &[
     ("command", FieldType::Text),

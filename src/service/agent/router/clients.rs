@@ -227,7 +227,7 @@ impl Clients {
         states.map(|state| state.observed.len()).sum()
     }
 
-    /// Takes the client that was asked the question which a notification of the agent completes.
+    /// Returns the client that got the elicitation which this notification completes, and forgets the elicitation.
     pub(super) fn take_elicited(
         &mut self,
         process: usize,

@@ -1,4 +1,5 @@
-//! What every JSON-RPC agent needs: the clients, the agent processes, and the requests between them. Sessions are a layer on it.
+//! What every JSON-RPC agent needs: the clients, the agent processes, and the requests between them. Sessions are a layer on it:
+//! the exchange also does what a change of a session does to these requests.
 
 use std::ops::Range;
 
@@ -236,7 +237,8 @@ impl Exchange {
         )
     }
 
-    /// Passes a notification that is about no session and no request on to the clients of a process.
+    /// Passes on a notification that refers to no session and no request. It goes to the client of all pending requests if that
+    /// is only one (see `notifies_sole_client`), otherwise to all clients of the process that may do more than watch.
     pub(super) fn pass_to_all(
         &mut self,
         process: usize,
@@ -265,8 +267,8 @@ impl Exchange {
         }
     }
 
-    /// Handles a cancellation by the agent of something else than a pending request: of an early request, which is answered, or of a
-    /// subscription.
+    /// Handles the agent's cancellation of something other than a pending request: of an early request, which is answered, or
+    /// of a subscription.
     pub(super) fn cancel_early(
         &mut self,
         process: usize,

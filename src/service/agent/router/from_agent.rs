@@ -33,7 +33,7 @@ struct Asked {
 }
 
 impl Router {
-    /// Handles a message from an agent process.
+    /// Handles a message from an agent process, which is a sign of life.
     pub(crate) fn handle_agent_message(
         &mut self,
         now: Time,
@@ -47,6 +47,17 @@ impl Router {
         {
             log::info!("the agent sends messages again: ready");
         }
+        self.route_from_agent(now, process, text, output);
+    }
+
+    /// Passes on a message from an agent process, or one in its place.
+    pub(super) fn route_from_agent(
+        &mut self,
+        now: Time,
+        process: usize,
+        text: &str,
+        output: &mut impl RouterOutput,
+    ) {
         let envelope = match Envelope::parse(text) {
             Ok(envelope) => envelope,
             Err(invalid) => {
@@ -93,7 +104,7 @@ impl Router {
             Some(RecoveredId::Response(id)) if assigned(&id).is_some() => {
                 let why = format!("the agent's answer {why}");
                 let failed = error(&id, code::INTERNAL, "Internal error", Some(&why));
-                self.handle_agent_message(now, process, &failed, output);
+                self.route_from_agent(now, process, &failed, output);
             }
             Some(RecoveredId::Request(id)) => {
                 let why = format!("the request {why}");
@@ -182,12 +193,12 @@ impl Router {
         let token = self.apply_answer(&request, envelope, created.as_ref(), success, output);
         self.pass_answer(&request, envelope, id, token, success, output);
         if request.call.class == RequestClass::Create {
-            // What the agent has sent about the new session before its answer follows the answer.
+            // Messages about the new session that arrived before this response are passed on after it.
             let state = self.exchange.processes.get_mut(process);
             let early = created.zip(state);
             let early = early.map(|(session, state)| state.early.take(&session));
             for message in early.into_iter().flatten() {
-                self.handle_agent_message(now, process, &message, output);
+                self.route_from_agent(now, process, &message, output);
             }
             self.exchange.drop_early(process, output);
         }
@@ -301,8 +312,8 @@ impl Router {
         Some(request)
     }
 
-    /// Whether the session that a process has created for a request has an id of its own: in the process, and among the sessions of
-    /// its client.
+    /// Whether a process may use this id for the session that it has created: the id is free in the process, and the client uses
+    /// no other process's session with this id.
     fn may_create(&self, request: &ClientRequest, id: &str) -> bool {
         let process = request.process;
         let mut others = self
@@ -533,6 +544,7 @@ impl Router {
         let reference = if self.exchange.limits.protocol.has_progress_tokens() {
             requests.reference(process, method, envelope)
         } else {
+            // A number in `requestId` may be the agent's own, so it does not count as a stale reference.
             let referred = requests.named_in(process, envelope);
             referred.map_or(Reference::None, Reference::Id)
         };

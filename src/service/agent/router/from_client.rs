@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::observers::{is_for_observers, watch_only};
+use super::observers::{is_for_watch_scope, watch_only};
 use super::sessions::{Session, SessionError, SessionKey};
 use super::{
     ClientCall, ClientRequest, MAX_INITIALIZE, RequestClass, Router, RouterOutput, is_cancellation,
@@ -71,7 +71,7 @@ impl Router {
             state.initialized = true;
         }
         let has_watch_scope = output.has_watch_scope(client);
-        if has_watch_scope && !self.admit_from_observer(client, &envelope, output) {
+        if has_watch_scope && !self.admit_with_watch_scope(client, &envelope, output) {
             return;
         }
         if output.is_long_json(text.len()) && !self.exchange.is_prompt(&envelope) {
@@ -82,7 +82,7 @@ impl Router {
             Ok(known) => known,
             Err(refused) => return output.to_client(client, &[&refused]),
         };
-        // The agent gets nothing from an observer that could surprise it.
+        // If the client may only watch, pass on only the parameters in the schema: others could have unexpected effects.
         let reduced = known.filter(|_| has_watch_scope);
         let envelope = match reduced.as_deref().map(Envelope::parse) {
             Some(Ok(reduced)) => reduced,
@@ -136,14 +136,14 @@ impl Router {
     }
 
     /// Checks a message of a client whose token permits observing only, and refuses it if necessary.
-    fn admit_from_observer(
+    fn admit_with_watch_scope(
         &mut self,
         client: ClientId,
         envelope: &Envelope<'_>,
         output: &mut impl RouterOutput,
     ) -> bool {
         if let MessageKind::Request { method, id } = &envelope.kind {
-            if self.exchange.limits.protocol.has_sessions() && is_for_observers(method) {
+            if self.exchange.limits.protocol.has_sessions() && is_for_watch_scope(method) {
                 return true;
             }
             output.to_client(client, &[&watch_only(&envelope.text[id.clone()])]);
@@ -219,7 +219,7 @@ impl Router {
         if admitted.is_kept && method == "session/resume" && self.exchange.lacks_resume(process) {
             // The agent still has the session and does not know about connections, so no message to it is needed.
             let response = format!(r#"{{"jsonrpc":"2.0","id":{upstream_id},"result":{{}}}}"#);
-            return self.handle_agent_message(now, process, &response, output);
+            return self.route_from_agent(now, process, &response, output);
         }
         let cancelled = cancelled.map(|(range, cancelled)| (range, cancelled.to_string()));
         let cancelled = cancelled.as_ref().map(|(range, id)| (range.clone(), &**id));

@@ -34,8 +34,8 @@ impl Router {
             .is_some_and(|process| process.initialize.is_refused())
     }
 
-    /// The process for a client, by its version of the protocol and its capabilities, or the error for the client. `None` if there
-    /// is no such client.
+    /// The process that serves clients of this protocol version and these capabilities, or the error for the client. `None` if
+    /// there is no such client.
     fn process_of_kind(
         &mut self,
         client: ClientId,

@@ -3,14 +3,14 @@
 //! Messages, exits and the time come in as arguments; messages go out through [`RouterOutput`]. The router does no I/O of
 //! its own. Tests and the fuzzer check these invariants:
 //!
-//! * A request is recorded before its bytes leave, and removed with its response or with its client.
+//! * A request is recorded before its bytes leave, and removed with its response, its time limit or its client.
 //! * Every table entry has one owner and is removed with it.
-//! * A message that names a session passes only between the agent and the client that controls the session. The rules
-//!   are in `sessions/mod.rs`.
+//! * A message about a session passes only between the session's process and the client that controls it. Observers get copies.
+//!   The rules are in `sessions/mod.rs`.
 //! * A request is passed on under an upstream id, which is never reused. Its response goes back under the id that the
 //!   sender wrote, byte for byte. In protocols other than ACP, the same is true of the request's progress token.
 //!
-//! `handle_*` methods take input. The other methods are getters, except `drain` and `take_*`.
+//! `handle_*` methods take input. `drain`, `give_up` and `take_*` also change the router. The other methods are getters.
 
 mod approvals;
 mod clients;
@@ -162,7 +162,7 @@ pub(crate) struct RouterCounters {
 }
 
 impl RouterCounters {
-    /// Counts and logs a message of the agent that names sessions of several clients.
+    /// Counts and logs a message from the agent that refers to sessions of several clients.
     fn drop_crossing(&mut self, method: &str) {
         self.crossing += 1;
         let start = &method[..method.floor_char_boundary(100)];

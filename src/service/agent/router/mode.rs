@@ -63,7 +63,7 @@ impl AgentProtocol {
         })
     }
 
-    /// The ids of a request of the agent. A progress token that cannot be read reliably is not kept, so no client may use it.
+    /// The ids of a request from the agent. A progress token that cannot be read reliably is dropped, so no client may use it.
     pub(super) fn sender_ids(self, envelope: &Envelope<'_>, id: Range<usize>) -> SenderIds {
         let found = self.id_ranges(envelope, id.clone());
         let ranges = found.unwrap_or(IdRanges {

@@ -330,7 +330,7 @@ pub(super) fn watch_only(id: &str) -> String {
 }
 
 /// Whether a token with the scope `watch` permits a request.
-pub(super) fn is_for_observers(method: &str) -> bool {
+pub(super) fn is_for_watch_scope(method: &str) -> bool {
     matches!(
         method,
         "initialize" | "session/list" | "session/attach" | "session/detach"

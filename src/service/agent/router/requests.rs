@@ -373,7 +373,7 @@ impl Requests {
         }
     }
 
-    /// Leaves the open permission requests of a session that ends to its client alone.
+    /// Detaches the agent's pending requests from a session that ends. Only the session's client can still answer them.
     pub(super) fn detach_session(&mut self, session: &SessionKey) {
         for request in self.of_agent.values_mut() {
             if request.session.as_ref() == Some(session) {

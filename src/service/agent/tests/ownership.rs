@@ -357,7 +357,7 @@ fn a_request_before_the_response_to_session_new_waits_for_it() {
     );
     assert_eq!(sim.agent_received()["id"], 7);
 
-    // At the limit, the oldest ones are answered.
+    // Over the limit of 64 early messages, the oldest requests are answered as cancelled.
     let (mut sim, _) = creating();
     for id in 0..70 {
         sim.agent_sends(&ask(&id.to_string(), "s"));

@@ -33,7 +33,7 @@ impl Pool {
         self.requests.get(id).is_some()
     }
 
-    /// The running process that reads its input and has the fewest requests. `None` if none runs.
+    /// The running process with the fewest pending requests; one whose input queue has room is preferred. `None` if none runs.
     fn least_busy(&mut self) -> Option<usize> {
         let slots = self.slots.iter_mut().enumerate();
         let running = slots.filter_map(|(index, slot)| {
@@ -176,13 +176,14 @@ impl Pool {
         }
     }
 
-    /// Passes on a notification of a client, unless it names a request: ids of clients mean nothing to a shared process.
+    /// Passes on a notification from a client, unless it concerns one request or the handshake: clients' ids mean nothing to a shared
+    /// process.
     pub(crate) fn notify(&mut self, ctx: &mut Context, method: &str, text: &str) {
-        let names_request = matches!(
+        let is_for_one_client = matches!(
             method,
             "notifications/cancelled" | "notifications/progress" | "notifications/initialized"
         );
-        if names_request || self.support != Support::Stateless {
+        if is_for_one_client || self.support != Support::Stateless {
             return;
         }
         if let Some(slot) = self.least_busy() {

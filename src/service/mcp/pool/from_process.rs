@@ -1,4 +1,4 @@
-//! Messages of processes: what the pool reads from them and changes in them. Each one reaches the caller that it is for.
+//! Messages from processes: responses go to their callers, notifications to a caller or to subscribers. Requests are refused.
 
 use std::ops::{ControlFlow, Range};
 
@@ -97,7 +97,7 @@ impl Pool {
         }
     }
 
-    /// Takes the request out of the table that a process has answered.
+    /// Takes an answered request out of the table. `None` if the process has no pending request with this id.
     fn take_answered(&mut self, hub: &mut Hub, slot: usize, id: &str) -> Option<PendingRequest> {
         let request = self.requests.of_process(slot, id)?.upstream_id;
         self.take(hub, request)
@@ -226,6 +226,9 @@ impl Pool {
         if method == "notifications/cancelled" {
             return self.end_subscription(ctx, hub, slot, envelope);
         }
+        if method == "notifications/tools/list_changed" {
+            self.list_tools(ctx, slot);
+        }
         match self.requests.reference(slot, method, envelope) {
             Reference::Progress(to) => {
                 let event = to.parts(text).concat();
@@ -258,17 +261,14 @@ impl Pool {
                 }
                 return;
             }
-            Reference::None | Reference::Id(_) => {
-                if method == "notifications/tools/list_changed" {
-                    self.list_tools(ctx, slot);
-                }
+            Reference::None => {
                 if self.tell_subscribers(ctx, method, envelope) {
                     return;
                 }
             }
-            Reference::Gone => {}
+            Reference::Id(_) | Reference::Gone => {}
         }
-        log::debug!("dropped a notification of the MCP server that names no request: {method}");
+        log::debug!("dropped a notification from the MCP server that has no receiver: {method}");
         hub.counts.dropped += 1;
     }
 

@@ -101,7 +101,7 @@ struct Listing {
 #[derive(Debug)]
 struct Slot {
     program: Keeper<Process>,
-    /// Requests that the process has not answered.
+    /// Callers' requests that the process has not answered. A subscription counts for one process.
     pending: usize,
 }
 
@@ -219,7 +219,7 @@ impl Pool {
         }
     }
 
-    /// Has a process that could not be started started again.
+    /// Reports that a process was started, or schedules another attempt if it could not be started.
     fn handle_started(
         &mut self,
         ctx: &mut Context,
@@ -274,7 +274,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Sends a request of Outrigger itself. `params` are further members of `params`.
+    /// Sends a request from Outrigger itself. `params` holds more members for the request's `params`, each followed by a comma.
     fn ask(
         &mut self,
         ctx: &mut Context,
@@ -470,7 +470,7 @@ impl Pool {
         }
     }
 
-    /// The number of requests of callers, by process, for the status.
+    /// The number of pending requests from callers, for the status.
     pub(super) fn pending(&self) -> usize {
         self.slots.iter().map(|slot| slot.pending).sum()
     }

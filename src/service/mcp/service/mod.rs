@@ -33,7 +33,7 @@ const SHUTTING_DOWN: &str = "Server shutting down";
 /// let mcp = Mcp::new(McpConfig::new("/mcp".parse()?, ["my-mcp-server"]));
 /// let config = Config::new("127.0.0.1:0".parse()?);
 /// let server = Server::bind(config, mcp)?;
-/// // `server.run()` starts the MCP server and serves clients at http://127.0.0.1:7070/mcp.
+/// // `server.run()` starts the MCP server and serves clients at the path /mcp.
 /// # drop(server);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

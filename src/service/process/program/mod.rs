@@ -228,7 +228,7 @@ impl Program {
             .min()
     }
 
-    /// Whether so much input is queued that no more should be taken.
+    /// Whether the input queue is over its limit, so that no more input should be accepted.
     pub(crate) fn is_behind(&self) -> bool {
         self.input.as_ref().is_some_and(InputPipe::is_behind)
     }

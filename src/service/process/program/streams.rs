@@ -236,7 +236,7 @@ impl InputPipe {
         self.queue.bytes().extend_from_slice(bytes);
     }
 
-    /// Whether so much input is queued that no more should be taken.
+    /// Whether the input queue is over its limit, so that no more input should be accepted.
     pub(super) fn is_behind(&self) -> bool {
         self.queue.len() > INPUT_HIGH
     }

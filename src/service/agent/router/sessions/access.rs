@@ -146,7 +146,7 @@ impl<'a> Access<'a> {
         Ok(about.or_else(|| own().map(|(key, _)| key)).cloned())
     }
 
-    /// Checks the session ids in a client's response to a request of the agent.
+    /// Checks the session ids in a client's response to a request from the agent.
     pub(crate) fn check_answer(
         self,
         client: ClientId,
@@ -161,7 +161,8 @@ impl<'a> Access<'a> {
         Ok(())
     }
 
-    /// Whether a session id may mean a session of another client, in a process that gets the client's messages, or in `receiver`.
+    /// Whether a session id may refer to a session that is not the client's. If the client has a session with this id, only
+    /// sessions with the same id in `receiver`, or in a process that gets the client's messages, count.
     fn is_foreign(self, client: ClientId, receiver: Option<usize>, id: &str) -> bool {
         let gets = |process: usize| receiver == Some(process) || self.uses(client, process);
         let (mut is_own, mut is_known) = (false, false);
@@ -227,7 +228,7 @@ impl<'a> Access<'a> {
         permitted && !self.sessions.ended.is_full()
     }
 
-    /// Removes the sessions that a client may not see from the response of a process to `session/list`.
+    /// Removes from a process's response to `session/list` the sessions that the client may not see.
     pub(crate) fn list_for(
         self,
         client: ClientId,

@@ -125,7 +125,7 @@ impl Sessions {
         })
     }
 
-    /// Checks that no other session of a process than `except` has an id.
+    /// Checks that a process has no session with this id other than `except`.
     fn check_id(
         &self,
         id: &str,
@@ -248,8 +248,8 @@ impl Sessions {
             .take_if(|claim| claim.upstream_id == upstream_id)?;
         let state = exchange.clients.get_mut(claim.client)?;
         let tokens = match (bound.tokens.take(), claim.token) {
-            // The client may never have read the current token, whatever it has sent since: only its use proves that. Until
-            // then, the earlier token stays good, and the current one is sent again.
+            // Only the use of the current token proves that the client has received it. Until then, the earlier token remains
+            // valid, and the current one is sent again.
             (Some(tokens), token)
                 if tokens.earlier.is_some()
                     && token

@@ -26,11 +26,12 @@
 //!
 //! Other clients may observe a session (`observers.rs`).
 //!
-//! A session belongs to an agent process. The agent has chosen the session's id, and two processes may choose the same one: some
-//! count from 0. So a message from a process can only mean the session of this process. What a client names is the session that it
-//! controls. A claim means the session that the client controls, or that its token opens, or that its principal owns: of these, first
-//! that of the client's process. A client uses only one session with an id at a time. A session can move to another process only if
-//! all sessions with its id, also ended ones, have the same principal, because that process may know the id as another session's.
+//! A session belongs to an agent process. The agent chooses the session's id, so two processes may use the same id: some count
+//! from 0. In a message from a process, an id refers to the session of that process. In a message from a client, it refers to
+//! the session that the client controls. In a claim, it refers to the first match in this order: the session that the client
+//! controls, one that its token opens, one that its principal owns in the client's process, one that its principal owns in
+//! another. A client uses only one session with an id at a time. A session can move to another process only if all sessions
+//! with its id, including ended ones, have the same principal. Otherwise, that process could confuse it with another owner's.
 //!
 //! Ended sessions are in [`EndedSessions`](super::ended_sessions::EndedSessions), all others in the table.
 
@@ -57,8 +58,8 @@ use claims::added_tokens;
 pub(super) use claims::is_same_secret;
 pub(super) use turns::{Activity, turn_ended};
 
-/// A session in the table: its id, which another process may use too, and its identity. Two keys are equal only if they are
-/// clones.
+/// Identifies a session in the table. It dereferences to the session's id, which two processes may both use, but is compared by
+/// identity: two keys are equal only if they are clones.
 #[derive(Clone, Debug)]
 pub(super) struct SessionKey(Arc<str>);
 
@@ -100,7 +101,7 @@ impl Hash for SessionKey {
 pub(super) struct Session {
     pub(super) principal: Principal,
     pub(super) state: SessionState,
-    /// The secrets that open it for another connection. `None` before it has had a client.
+    /// The secrets that open it for another connection. `None` while its state is `Unknown` or `Ended`.
     tokens: Option<Tokens>,
     /// The run of an agent process that has the session. A client must load the session before another run can use it.
     pub(super) run: Run,
@@ -124,7 +125,7 @@ pub(super) enum SessionState {
     Controlled(ClientId),
 }
 
-/// Secrets that open a session after its client has disconnected.
+/// Secrets with which another connection may claim or observe a session.
 #[derive(Debug)]
 struct Tokens {
     current: Box<str>,
@@ -195,7 +196,7 @@ impl Session {
         self.controller() == Some(client) || self.observers.contains(&client)
     }
 
-    /// When the client of a detached session left, unless another client claims the session.
+    /// The time at which the client of a session that is gone disconnected. `None` if another client claims the session.
     fn gone_since(&self) -> Option<Time> {
         match self.state {
             SessionState::Gone(since) if self.claim.is_none() => Some(since),
@@ -292,7 +293,8 @@ impl Sessions {
         self.get(key).and_then(Session::controller)
     }
 
-    /// Whether a process may create a session with this id: it has none, or only one that an earlier run of it had.
+    /// Whether a process may create a session with this id: it has no session with the id, or only one of an earlier run, or one
+    /// that the router knows only from a pending claim.
     pub(super) fn is_free(&self, processes: &Processes, process: usize, id: &str) -> bool {
         let mut its = self.named(id).filter(|(_, session)| session.needs(process));
         its.all(|(_, session)| {
@@ -396,12 +398,12 @@ impl Sessions {
         }
     }
 
-    /// The time at which the first of the detached sessions was detached.
+    /// The earliest time at which the client of a session that is still gone and unclaimed disconnected.
     pub(super) fn first_gone(&self) -> Option<Time> {
         self.values().filter_map(Session::gone_since).min()
     }
 
-    /// The detached sessions that are due by the time at which they were detached, with the runs that still have them.
+    /// The unclaimed sessions whose client disconnected at a time that `is_due` accepts, with the runs that still have them.
     fn gone(&self, is_due: impl Fn(Time) -> bool) -> Vec<(SessionKey, u32)> {
         let due = self
             .iter()
@@ -475,7 +477,7 @@ impl Sessions {
         }
     }
 
-    /// Adds a session that the agent opened for a client that has disconnected meanwhile. It belongs to the client's
+    /// Adds a session that the agent opened for a client that has since disconnected. It belongs to the client's
     /// principal, and no client knows its token.
     pub(super) fn create_gone(
         &mut self,
@@ -616,7 +618,7 @@ impl Sessions {
         }
     }
 
-    /// Ends the detached sessions that are due by the time at which they were detached.
+    /// Ends the sessions that are gone and whose client disconnected at a time that `is_due` accepts.
     pub(super) fn end_gone(&mut self, exchange: &mut Exchange, is_due: impl Fn(Time) -> bool) {
         for (key, run) in self.gone(is_due) {
             self.end(exchange, &key, Some(run));
