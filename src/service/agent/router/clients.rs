@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use super::remove;
 use super::sessions::SessionKey;
+use super::{Run, remove};
 use crate::service::agent::initialize::Capabilities;
 use crate::service::id_map::IdMap;
 use crate::service::json::unescape;
@@ -37,7 +37,7 @@ pub(super) struct ClientState {
     /// The sessions that the client controls or is loading.
     pub(super) sessions: Vec<SessionKey>,
     /// The latest sessions of the client that have ended. It may still learn of them.
-    former: VecDeque<(usize, SessionKey)>,
+    former: VecDeque<(Run, SessionKey)>,
     /// The sessions that the client observes.
     pub(super) observed: Vec<SessionKey>,
     /// The client's name and version, as a JSON object.
@@ -80,19 +80,19 @@ impl ClientState {
     }
 
     /// Notes that a session of the client has ended.
-    pub(super) fn end_session(&mut self, process: usize, session: &SessionKey) {
+    pub(super) fn end_session(&mut self, run: Run, session: &SessionKey) {
         remove(&mut self.sessions, session);
         if self.former.len() == MAX_FORMER {
             self.former.pop_front();
         }
-        self.former.push_back((process, session.clone()));
+        self.former.push_back((run, session.clone()));
     }
 
-    /// Whether the client has had a session that has ended.
-    pub(super) fn has_had(&self, process: usize, session: &str) -> bool {
+    /// Whether the client has had a session of a run that has ended.
+    pub(super) fn has_had(&self, run: Run, session: &str) -> bool {
         self.former
             .iter()
-            .any(|(of, one)| *of == process && **one == *session)
+            .any(|(of, one)| *of == run && **one == *session)
     }
 
     /// Remembers the elicitation that a request of a process starts, if it is one.
@@ -239,6 +239,13 @@ impl Clients {
             let at = state.elicitations.iter().position(is_it)?;
             state.elicitations.remove(at).map(|_| client)
         })
+    }
+
+    /// Forgets the elicitations of a process that has exited or is stopped.
+    pub(super) fn forget_elicitations(&mut self, process: usize) {
+        for state in self.states.values_mut() {
+            state.elicitations.retain(|(of, _)| *of != process);
+        }
     }
 
     /// Has a message sent to a client later.

@@ -261,6 +261,7 @@ impl Exchange {
                 .indices()
                 .find(|&index| !self.is_used(sessions, index))?;
             self.processes.stop(unused);
+            self.clients.forget_elicitations(unused);
         }
         Some(self.processes.add())
     }
@@ -282,6 +283,7 @@ impl Exchange {
             let is_idle = |process: &Process| process.abandoned.is_empty();
             if self.processes.get(index).is_some_and(is_idle) && !self.is_used(sessions, index) {
                 self.processes.stop(index);
+                self.clients.forget_elicitations(index);
             }
         }
     }
@@ -377,6 +379,7 @@ impl Router {
                 .requests
                 .forget_of_agent(&mut self.exchange.clients, id);
         }
+        self.exchange.clients.forget_elicitations(process);
         // The agent that has sent them needs no answer.
         if let Some(state) = self.exchange.processes.get_mut(process) {
             let dropped = state.early.take_all().len();

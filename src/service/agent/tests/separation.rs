@@ -294,25 +294,64 @@ fn a_load_means_the_session_that_the_client_may_have() {
 #[test]
 fn ended_sessions_are_remembered_for_each_process() {
     let (mut sim, ..) = two_counters();
-    for number in [1, 2] {
-        let params = json!({"sessionId": "s0"});
-        sim.client_sends(number, &request("1", "session/close", &params));
-        sim.agent_answers(&json!({}));
-    }
-    assert_eq!(
-        (
-            sim.router.figures().sessions,
-            sim.router.figures().ended_sessions
-        ),
-        (0, 2)
-    );
-    for (number, process) in [(1, 0), (2, 1)] {
+    sim.join_as(3, ALICE);
+    sim.connect_as(4, BOB);
+    sim.hello(4, &json!({"clientCapabilities": {"terminal": true}}));
+    sim.disconnect(1);
+    sim.disconnect(2);
+    sim.now = sim.now + GRACE;
+    let now = sim.now;
+    sim.router.handle_timeout(now, &mut sim.output);
+    let figures = sim.router.figures();
+    assert_eq!((figures.sessions, figures.ended_sessions), (0, 2));
+    // The processes still have the sessions.
+    for (number, process) in [(3, 0), (4, 1)] {
         sim.clear();
         sim.client_sends(number, &claim("7", "session/load", "s0", None));
         assert_eq!(sim.output.receivers, [process]);
         sim.agent_answers(&json!({}));
         assert_eq!(sim.router.owner_in(process, "s0"), Some(client(number)));
     }
+}
+
+/// A process looks a session up that it does not have any more, perhaps where it finds the other owner's.
+#[test]
+fn a_closed_or_lost_session_is_not_loaded_while_another_owner_has_its_id() {
+    let (mut sim, first, _) = two_counters();
+    sim.router
+        .handle_agent_exited(0, r#"{"code":1,"signal":null}"#, &mut sim.output);
+    sim.router.handle_agent_started(sim.now, 0, &mut sim.output);
+    sim.agent_answers(&json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}}));
+    sim.clear();
+    sim.client_sends(1, &claim("7", "session/load", "s0", Some(&first)));
+    assert_eq!(code(&sim.client_received(1)), -32010);
+    let params = json!({"sessionId": "s0"});
+    sim.client_sends(2, &request("1", "session/close", &params));
+    sim.agent_answers(&json!({}));
+    sim.clear();
+    sim.client_sends(2, &claim("8", "session/load", "s0", None));
+    assert_eq!(code(&sim.client_received(2)), -32010);
+    assert!(sim.output.receivers.is_empty(), "no process gets a request");
+}
+
+#[test]
+fn a_list_does_not_show_a_session_that_has_ended_in_another_process() {
+    let mut sim = Simulation::new();
+    sim.join_as(1, ALICE);
+    sim.connect_as(2, BOB);
+    sim.hello(2, &json!({"clientCapabilities": {"terminal": true}}));
+    sim.connect_as(3, BOB);
+    sim.hello(3, &json!({"clientCapabilities": {"terminal": false}}));
+    // Alice's session has ended in process 0, and Bob has the id in process 1. Process 2 lists what it finds on the disk.
+    let _ = sim.session(1, "s0");
+    let params = json!({"sessionId": "s0"});
+    sim.client_sends(1, &request("1", "session/close", &params));
+    sim.agent_answers(&json!({}));
+    let _ = sim.session(2, "s0");
+    sim.clear();
+    sim.client_sends(3, &request("7", "session/list", &json!({})));
+    sim.agent_answers(&json!({"sessions": [{"sessionId": "s0", "title": "Alice's"}]}));
+    assert_eq!(sim.client_received(3)["result"]["sessions"], json!([]));
 }
 
 #[test]

@@ -135,10 +135,14 @@ impl<'a> Access<'a> {
             about = Some(key);
         }
         // In other places, a message may name any session that cannot be another client's.
+        let receiver = match about.and_then(|key| self.sessions.get(key)) {
+            Some(session) => Some(session.process()),
+            None => self.exchange.clients.process_of(client),
+        };
         let all = Named::find(envelope, places).map_err(|_| TOO_MANY_NAMED)?;
         if all
             .all()
-            .any(|id| named != Some(id) && self.is_foreign(client, None, id))
+            .any(|id| named != Some(id) && self.is_foreign(client, receiver, id))
         {
             return Err(SessionError::Denied);
         }
@@ -164,21 +168,21 @@ impl<'a> Access<'a> {
     /// Whether a session id may refer to a session that is not the client's. If the client has a session with this id, only
     /// sessions with the same id in `receiver`, or in a process that gets the client's messages, count.
     fn is_foreign(self, client: ClientId, receiver: Option<usize>, id: &str) -> bool {
+        let state = self.exchange.clients.get(client);
+        let is_same =
+            |owner: &Principal| state.is_some_and(|state| owner.is_same(&state.principal));
         let gets = |process: usize| receiver == Some(process) || self.uses(client, process);
-        let (mut is_own, mut is_known) = (false, false);
-        for (_, session) in self.sessions.named(id) {
-            is_known = true;
-            if session.controller() == Some(client) {
-                is_own = true;
-            } else if gets(session.process()) {
-                return true;
-            }
-        }
         let mut records = self.sessions.ended.find(id);
-        if is_known {
-            return !is_own || records.any(|record| gets(record.process));
-        }
-        !self.may_load_unknown() || records.next().is_some()
+        let Some((_, own)) = self.sessions.of_client(client, id) else {
+            let is_known = self.sessions.named(id).next().is_some() || records.next().is_some();
+            return is_known || !self.may_load_unknown();
+        };
+        // The receiver may know the id as that of another session only if it does not have the client's.
+        let is_near = receiver == Some(own.process());
+        let mut others = self.sessions.named(id);
+        others.any(|(_, session)| {
+            session.controller() != Some(client) && (!is_near || gets(session.process()))
+        }) || records.any(|record| gets(record.process) || !is_near && !is_same(&record.principal))
     }
 
     /// Whether a client may learn that a process has a session with this id. `None` if the router does not know the session. If only
@@ -206,16 +210,16 @@ impl<'a> Access<'a> {
             return Some(may_know(session));
         }
         if let Some(record) = self.sessions.ended.get(process, id) {
-            let has_had = state.is_some_and(|state| state.has_had(process, id));
+            let run = self.exchange.processes.run(process);
+            let has_had = state.is_some_and(|state| state.has_had(run, id));
             return Some(has_had || is_same(&record.principal));
         }
-        let mut others = self.sessions.named(id).peekable();
-        if others.peek().is_some() {
-            return Some(others.all(|(_, session)| may_know(session)));
-        }
-        let mut records = self.sessions.ended.find(id).peekable();
-        records.peek()?;
-        Some(records.all(|record| is_same(&record.principal)))
+        let (sessions, records) = (|| self.sessions.named(id), || self.sessions.ended.find(id));
+        let is_known = sessions().next().is_some() || records().next().is_some();
+        is_known.then(|| {
+            sessions().all(|(_, session)| may_know(session))
+                && records().all(|record| is_same(&record.principal))
+        })
     }
 
     /// Whether clients may load sessions that the router has never seen.

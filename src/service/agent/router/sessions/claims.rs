@@ -99,7 +99,7 @@ impl Sessions {
         let process = kept.unwrap_or(own);
         self.check_id(id, process, None)?;
         if let SessionState::Ended(record) = &state {
-            if record.process != process {
+            if kept.is_none() {
                 self.check_sole_owner(id, &principal, None, Some(record.process))?;
             }
             self.ended.remove(record.process, id);
@@ -139,8 +139,8 @@ impl Sessions {
         Ok(())
     }
 
-    /// Checks that all other sessions with an id, also ended ones, belong to a principal. A process that gets a session of another
-    /// process could otherwise read the id as that of another owner's session.
+    /// Checks that all other sessions with an id, also ended ones, belong to a principal. A process that does not have the session
+    /// any more, or never had it, looks the id up where it may find another owner's session.
     fn check_sole_owner(
         &self,
         id: &str,
@@ -208,7 +208,7 @@ impl Sessions {
         let is_kept = exchange.processes.run(process) == session.run;
         self.check_single(client, &key, Some(&key))?;
         self.check_id(&key, process, Some(&key))?;
-        if process != session.run.process {
+        if !is_kept {
             self.check_sole_owner(&key, principal, Some(&key), None)?;
         }
         let claim = claim(proven, process);

@@ -31,7 +31,8 @@
 //! the session that the client controls. In a claim, it refers to the first match in this order: the session that the client
 //! controls, one that its token opens, one that its principal owns in the client's process, one that its principal owns in
 //! another. A client uses only one session with an id at a time. A session can move to another process only if all sessions
-//! with its id, including ended ones, have the same principal. Otherwise, that process could confuse it with another owner's.
+//! with its id, including ended ones, have the same principal. Otherwise, that process could confuse it with another owner's. The
+//! same is true of a session that its process may have forgotten, because it was closed or the process has exited.
 //!
 //! Ended sessions are in [`EndedSessions`](super::ended_sessions::EndedSessions), all others in the table.
 
@@ -489,9 +490,8 @@ impl Sessions {
         tokens: NewTokens,
     ) {
         let is_free = if abandoned.session.is_some() {
-            // The session was loaded, and another client may have claimed it since.
-            let mut its = self.named(id).filter(|(_, session)| session.needs(process));
-            its.next().is_none() && self.ended.get(process, id).is_none()
+            // The session was loaded, and another client may have claimed it since, also in another process.
+            self.named(id).next().is_none() && self.ended.find(id).next().is_none()
         } else {
             self.is_free(&exchange.processes, process, id)
         };
@@ -520,8 +520,12 @@ impl Sessions {
         process: usize,
         NewTokens { resume, watch }: NewTokens,
     ) -> SessionKey {
-        let earlier = self.named(id);
-        let earlier = earlier.filter(|(_, session)| session.needs(process));
+        // A claim of a session that the router has not seen is over, too: it could be this one.
+        let is_over = |session: &Session| {
+            let is_unseen = session.state == SessionState::Unknown;
+            session.needs(process) || is_unseen && !session.principal.is_same(&principal)
+        };
+        let earlier = self.named(id).filter(|(_, session)| is_over(session));
         let earlier: Vec<SessionKey> = earlier.map(|(key, _)| key.clone()).collect();
         for key in earlier {
             let Some(session) = self.remove(&key) else {
@@ -558,7 +562,7 @@ impl Sessions {
         };
         for client in session.clients() {
             if let Some(state) = exchange.clients.get_mut(client) {
-                state.end_session(session.run.process, key);
+                state.end_session(session.run, key);
             }
         }
         exchange.drop_observers(key, &session.observers);
