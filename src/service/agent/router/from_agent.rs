@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::sessions::{NewTokens, Receiver, SessionKey, turn_ended};
+use super::sessions::{NewTokens, Receiver, Session, SessionKey, turn_ended};
 use super::{
-    AgentRequest, ClientRequest, MAX_KEPT_REQUEST, MAX_SESSION_ID, RequestClass, Router,
-    RouterOutput, is_cancellation,
+    AbandonedRequest, AgentRequest, ClientRequest, Exchange, MAX_KEPT_REQUEST, MAX_SESSION_ID,
+    RequestClass, Router, RouterOutput, is_cancellation,
 };
 use crate::service::agent::named::{Named, TooMany};
 use crate::service::agent::response::{client_gone, with_meta};
@@ -144,34 +144,15 @@ impl Router {
             .filter(|session| success && session.len() <= MAX_SESSION_ID)
             .map(|session| Arc::from(&**session));
         if let Some(abandoned) = abandoned {
-            // The client has left, but the session exists and may be loaded by others.
             let session = abandoned.session.clone().filter(|_| success).or(created);
-            if let Some(session) = session {
-                let tokens = NewTokens::new(output);
-                self.sessions.create_gone(
-                    &mut self.exchange,
-                    now,
-                    &abandoned,
-                    process,
-                    &session,
-                    tokens,
-                );
-            }
-            return self.exchange.stop_unused(&self.sessions);
+            return self.finish_abandoned(now, process, &abandoned, session, output);
         }
-        let Some(request) = self
-            .exchange
-            .requests
-            .of_clients
-            .of_process(process, &text[id.clone()])
-        else {
+        let requests = &self.exchange.requests.of_clients;
+        let Some(request) = requests.of_process(process, &text[id.clone()]) else {
             return self.exchange.counters.drop_response(&text[id]);
         };
-        if !self
-            .sessions
-            .access(&self.exchange)
-            .may_answer(request, envelope, output)
-        {
+        let access = self.sessions.access(&self.exchange);
+        if !access.may_answer(request, envelope, output) {
             log::warn!("refused a response of the agent: it names a session of another client");
             self.exchange.counters.crossing += 1;
             let failed = Some(RecoveredId::Response(text[id].to_owned()));
@@ -202,6 +183,24 @@ impl Router {
             }
             self.exchange.drop_early(process, output);
         }
+    }
+
+    /// Handles the response to a request whose client has left. The session that it has opened exists, and others may load it.
+    fn finish_abandoned(
+        &mut self,
+        now: Time,
+        process: usize,
+        abandoned: &AbandonedRequest,
+        session: Option<Arc<str>>,
+        output: &mut impl RouterOutput,
+    ) {
+        if let Some(session) = session {
+            let tokens = NewTokens::new(output);
+            let exchange = &mut self.exchange;
+            self.sessions
+                .create_gone(exchange, now, abandoned, process, &session, tokens);
+        }
+        self.exchange.stop_unused(&self.sessions);
     }
 
     /// Changes the sessions as the answer to a request says. `created` is the session that it names. Returns the resume token that
@@ -377,16 +376,20 @@ impl Router {
             }
             None => return output.to_agent(process, &[&client_gone(raw_id, permission)]),
         };
-        let watched = asked.session.clone();
-        let watched = watched.filter(|name| {
-            let bound = self.sessions.get(name);
-            asked.is_addressed && bound.is_some_and(|bound| bound.is_observed())
-        });
-        let protocol = self.exchange.limits.protocol;
+        let is_observed = |key: &SessionKey| {
+            let session = self.sessions.get(key);
+            asked.is_addressed && session.is_some_and(Session::is_observed)
+        };
+        let watched = asked.session.clone().filter(is_observed);
+        let ids = self
+            .exchange
+            .limits
+            .protocol
+            .sender_ids(envelope, id.clone());
         let request = AgentRequest {
             client,
             process,
-            ids: protocol.sender_ids(envelope, id.clone()),
+            ids,
             places: self.exchange.places_of(method),
             session: asked.session,
             permission,
@@ -394,10 +397,10 @@ impl Router {
             approvers: Vec::new(),
             since: now,
         };
-        let number =
-            self.exchange
-                .requests
-                .record_of_agent(&mut self.exchange.clients, request, envelope);
+        let Exchange {
+            requests, clients, ..
+        } = &mut self.exchange;
+        let number = requests.record_of_agent(clients, request, envelope);
         let upstream_id = number.to_string();
         if permission {
             let sent = [&text[..id.start], &upstream_id, &text[id.end..]].concat();

@@ -91,11 +91,8 @@ impl Router {
             state.name = name_of(envelope);
         }
         let upstream_id = self.exchange.requests.next_id();
-        let deadline = self
-            .exchange
-            .limits
-            .initialize_timeout
-            .map(|limit| now + limit);
+        let deadline = self.exchange.limits.initialize_timeout;
+        let deadline = deadline.map(|limit| now + limit);
         let Some(process) = self.exchange.processes.get_mut(index) else {
             return;
         };

@@ -3,6 +3,7 @@
 use super::access::SessionError;
 use super::turns::Activity;
 use super::{Claim, Session, SessionKey, SessionState, Sessions, Tokens};
+use crate::service::agent::router::clients::ClientState;
 use crate::service::agent::router::ended_sessions::SessionRecord;
 use crate::service::agent::router::{Exchange, MAX_SESSION_ID, RouterOutput, remove};
 use crate::service::jsonrpc::Envelope;
@@ -59,33 +60,14 @@ impl Sessions {
             client,
             token: token.filter(|_| proven).map(Into::into),
         };
-        // Several processes may have a session with this id. The claim means the one to which the client has the best right.
-        let right = |is_controlled: bool, is_opened: bool, owner: &Principal, process: usize| {
-            let is_own = owner.is_same(&principal);
-            (is_controlled, is_opened, is_own && process == own, is_own)
-        };
-        let opens =
-            |record: &SessionRecord| token.is_some_and(|token| self.ended.opens(id, record, token));
-        let ended = self.ended.find(id).map(|record| {
-            let right = right(false, opens(&record), &record.principal, record.process);
-            (right, Found::Ended(record))
-        });
-        let sessions = self.named(id).map(|(key, session)| {
-            let is_controlled = session.controller() == Some(client);
-            let is_opened = token.is_some_and(|token| session.is_opened_by(token));
-            let process = session.process();
-            let right = right(is_controlled, is_opened, &session.principal, process);
-            (right, Found::Session(key.clone()))
-        });
-        let none = right(false, false, &Principal::Nobody, own);
-        let (state, run, proven) = match ended.chain(sessions).max_by_key(|(right, _)| *right) {
+        let (state, run, proven) = match self.find_claimed(client, state, id, token) {
             Some((_, Found::Session(key))) => {
                 return self.claim_bound(exchange, client, key, envelope, claim, output);
             }
-            Some((right, Found::Ended(_))) if right == none => return Err(SessionError::Denied),
-            Some((_, Found::Ended(record))) => {
-                let (run, proven) = (record.agent, opens(&record));
-                (SessionState::Ended(record), run, proven)
+            Some((false, Found::Ended(_))) => return Err(SessionError::Denied),
+            Some((true, Found::Ended(record))) => {
+                let proven = token.is_some_and(|token| self.ended.opens(id, &record, token));
+                (SessionState::Ended(record.clone()), record.agent, proven)
             }
             None if !self.access(exchange).may_load_unknown() => return Err(SessionError::Unknown),
             None => (SessionState::Unknown, None, false),
@@ -123,6 +105,35 @@ impl Sessions {
             process,
             is_kept: kept.is_some(),
         })
+    }
+
+    /// Finds the session with this id to which a client has the best right, and whether the client has a right to it.
+    fn find_claimed(
+        &self,
+        client: ClientId,
+        state: &ClientState,
+        id: &str,
+        token: Option<&str>,
+    ) -> Option<(bool, Found)> {
+        let right = |is_controlled: bool, is_opened: bool, owner: &Principal, process: usize| {
+            let is_own = owner.is_same(&state.principal);
+            let is_near = state.process == Some(process);
+            [is_controlled, is_opened, is_own && is_near, is_own]
+        };
+        let ended = self.ended.find(id).map(|record| {
+            let is_opened = token.is_some_and(|token| self.ended.opens(id, &record, token));
+            let right = right(false, is_opened, &record.principal, record.process);
+            (right, Found::Ended(record))
+        });
+        let sessions = self.named(id).map(|(key, session)| {
+            let is_controlled = session.controller() == Some(client);
+            let is_opened = token.is_some_and(|token| session.is_opened_by(token));
+            let process = session.process();
+            let right = right(is_controlled, is_opened, &session.principal, process);
+            (right, Found::Session(key.clone()))
+        });
+        let (right, found) = ended.chain(sessions).max_by_key(|(right, _)| *right)?;
+        Some((right.contains(&true), found))
     }
 
     /// Checks that a process has no session with this id other than `except`.
