@@ -402,19 +402,15 @@ impl Router {
         } = &mut self.exchange;
         let number = requests.record_of_agent(clients, request, envelope);
         let upstream_id = number.to_string();
+        let mut edits = vec![(id, &*upstream_id)];
         if permission {
-            let sent = [&text[..id.start], &upstream_id, &text[id.end..]].concat();
+            let sent = splice(text, &mut edits).concat();
             return self.ask_permission(number, client, watched.as_ref(), sent, output);
         }
-        match &asked.reference {
-            Some((range, client_id)) => {
-                output.to_client(
-                    client,
-                    &splice(text, &mut [(id, &upstream_id), (range.clone(), client_id)]),
-                );
-            }
-            None => output.to_client(client, &[&text[..id.start], &upstream_id, &text[id.end..]]),
+        if let Some((range, client_id)) = &asked.reference {
+            edits.push((range.clone(), client_id));
         }
+        output.to_client(client, &splice(text, &mut edits));
     }
 
     /// Asks a client, and the observers of the session if there are any, for a permission. The request is kept for those that come
