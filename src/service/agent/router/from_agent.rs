@@ -344,10 +344,8 @@ impl Router {
         let raw_id = &text[id.clone()];
         if raw_id.len() > MAX_ID {
             let why = Some("the id is too long");
-            return output.to_agent(
-                process,
-                &[&error("null", code::INVALID, "Invalid request", why)],
-            );
+            let refused = error("null", code::INVALID, "Invalid request", why);
+            return output.to_agent(process, &[&refused]);
         }
         let asked = match Named::find(envelope, self.exchange.places_of(method)) {
             Ok(named) => match self.receiver(process, &named, output) {
