@@ -44,7 +44,7 @@ const CHECK: Duration = Duration::from_secs(1);
 
 /// The state that a resumable client keeps across its connections.
 #[derive(Debug)]
-pub(in crate::server) struct Delivery {
+pub(crate) struct Delivery {
     /// The messages that the client has not confirmed, and those that its latest PONG has confirmed. The latter are kept
     /// until a PONG confirms more, because a client may answer a PING before its application has handled the messages
     /// that precede it.
@@ -93,7 +93,7 @@ pub(super) enum Stuck {
 
 /// Why a client cannot come back with its number of received messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::server) enum WrongCount {
+pub(crate) enum WrongCount {
     /// Some later messages are no longer kept.
     TooFew,
     /// It is more than the server has sent.
@@ -149,7 +149,7 @@ impl Delivery {
     }
 
     /// The certificate with which the client has connected.
-    pub(in crate::server) fn certificate(&self) -> Option<&PeerCertificate> {
+    pub(crate) fn certificate(&self) -> Option<&PeerCertificate> {
         self.certificate.as_deref()
     }
 
@@ -244,7 +244,7 @@ impl Delivery {
     }
 
     /// The number of messages that were not confirmed.
-    pub(in crate::server) fn unconfirmed_count(&self) -> u64 {
+    pub(crate) fn unconfirmed_count(&self) -> u64 {
         self.outbox.unconfirmed_count()
     }
 
@@ -256,16 +256,16 @@ impl Delivery {
     // Coming back.
 
     /// The state of a connection that this side has opened.
-    pub(in crate::server) fn upstream(&self) -> Option<&Upstream> {
+    pub(crate) fn upstream(&self) -> Option<&Upstream> {
         self.upstream.as_deref()
     }
 
-    pub(in crate::server) fn upstream_mut(&mut self) -> Option<&mut Upstream> {
+    pub(crate) fn upstream_mut(&mut self) -> Option<&mut Upstream> {
         self.upstream.as_deref_mut()
     }
 
     /// The server has accepted a new connection, and has sent a new token.
-    pub(in crate::server) fn begin_upstream(&mut self, now: Time, token: &str, messages_in: u64) {
+    pub(crate) fn begin_upstream(&mut self, now: Time, token: &str, messages_in: u64) {
         let mark = self.progress(messages_in);
         if let Some(upstream) = &mut self.upstream {
             upstream.begin(now, token, mark);
@@ -273,11 +273,7 @@ impl Delivery {
     }
 
     /// The last connection of a client that was cut and comes back to its server by itself.
-    pub(in crate::server) fn last_connection(
-        &self,
-        now: Time,
-        messages_in: u64,
-    ) -> Option<LastConnection> {
+    pub(crate) fn last_connection(&self, now: Time, messages_in: u64) -> Option<LastConnection> {
         let (mark, is_closing) = (self.progress(messages_in), self.closing.is_some());
         Some(self.upstream()?.last_connection(now, mark, is_closing))
     }
@@ -298,11 +294,7 @@ impl Delivery {
     }
 
     /// Checks the number of messages that the client claims to have received. `sent` messages were sent to it.
-    pub(in crate::server) fn check_received(
-        &self,
-        received: u64,
-        sent: u64,
-    ) -> Result<(), WrongCount> {
+    pub(crate) fn check_received(&self, received: u64, sent: u64) -> Result<(), WrongCount> {
         if received > sent {
             Err(WrongCount::TooMany)
         } else if received < self.outbox.before() {
@@ -314,7 +306,7 @@ impl Delivery {
 
     /// Makes `next` the latest token. `used` is the secret that the client presented after `messages_in` messages. Returns the
     /// fields of the first 101 response.
-    pub(in crate::server) fn renew_token(
+    pub(crate) fn renew_token(
         &mut self,
         used: Secret,
         next: &ResumeToken,
@@ -344,7 +336,7 @@ impl Delivery {
 
     /// Whether a CLOSE of the service waits for unsent messages.
     #[inline]
-    pub(in crate::server) fn is_closing(&self) -> bool {
+    pub(crate) fn is_closing(&self) -> bool {
         self.closing.is_some()
     }
 
@@ -372,13 +364,13 @@ impl Delivery {
 
 /// The state of a client whose connection was cut.
 #[derive(Debug)]
-pub(in crate::server) struct Detached {
+pub(crate) struct Detached {
     /// When the connection was cut.
-    pub(in crate::server) since: Time,
+    pub(crate) since: Time,
     /// When the last data message was received or sent.
     pub(super) last_message: Time,
     /// Since when the service owes the client nothing. `None` while it owes something.
-    pub(in crate::server) idle_since: Option<Time>,
+    pub(crate) idle_since: Option<Time>,
     /// When to ask again what the service owes.
     check_at: Time,
     /// Why the connection was cut.

@@ -17,7 +17,7 @@ const EVENT_STREAM: (&str, &str) = ("Content-Type", "text/event-stream");
 impl Wire {
     /// Records that the caller is gone. Returns whether its call had not been completely answered, so that the service has
     /// to be told.
-    pub(in crate::server) fn forget_call(&mut self, env: &mut Env) -> bool {
+    pub(crate) fn forget_call(&mut self, env: &mut Env) -> bool {
         let Some(http) = self.http_mut() else {
             return false;
         };
@@ -44,7 +44,7 @@ impl Client {
     }
 
     /// Begins to receive a call. Returns whether its body has arrived.
-    pub(in crate::server) fn begin_call(
+    pub(crate) fn begin_call(
         &mut self,
         env: &mut Env,
         request: &Request<'_>,
@@ -60,7 +60,7 @@ impl Client {
     }
 
     /// Answers a request with an error and then closes the connection.
-    pub(in crate::server) fn reject(&mut self, env: &mut Env, rejection: &Rejection) {
+    pub(crate) fn reject(&mut self, env: &mut Env, rejection: &Rejection) {
         let reason = rejection.to_string();
         let reason = reason.split_once(' ').map_or("", |(_, reason)| reason);
         let trace = self.wire.trace_ids();
@@ -82,22 +82,17 @@ impl Client {
 
     /// Ends a connection before its first request. Its input is discarded until the peer closes its side, so that the peer
     /// gets what was written.
-    pub(in crate::server) fn discard_input(&mut self, env: &mut Env) {
+    pub(crate) fn discard_input(&mut self, env: &mut Env) {
         self.transmit_http(env, |http, now, _| *http = HttpConnection::closing(now));
     }
 
     /// Makes the peer wait for the rejection of its request. The loop rejects it after `delay`.
-    pub(in crate::server) fn reject_later(
-        &mut self,
-        env: &mut Env,
-        rejection: Rejection,
-        delay: Duration,
-    ) {
+    pub(crate) fn reject_later(&mut self, env: &mut Env, rejection: Rejection, delay: Duration) {
         self.transmit_http(env, |http, now, _| http.reject_later(now, rejection, delay));
     }
 
     /// Rejects a request whose delay has passed.
-    pub(in crate::server) fn reject_now(&mut self, env: &mut Env) {
+    pub(crate) fn reject_now(&mut self, env: &mut Env) {
         let http = self.wire.http_mut();
         if let Some(rejection) = http.and_then(HttpConnection::take_rejection) {
             self.reject(env, &rejection);
@@ -105,11 +100,7 @@ impl Client {
     }
 
     /// Answers a call.
-    pub(in crate::server) fn respond(
-        &mut self,
-        env: &mut Env,
-        response: &Response,
-    ) -> Result<(), SendError> {
+    pub(crate) fn respond(&mut self, env: &mut Env, response: &Response) -> Result<(), SendError> {
         self.begin_answer(env, response)?;
         env.budget.spend(CALL + response.body_len() / 256);
         match response.long_static_body() {
@@ -123,7 +114,7 @@ impl Client {
     }
 
     /// Answers a call. The blocks follow the body of the response.
-    pub(in crate::server) fn respond_in_blocks(
+    pub(crate) fn respond_in_blocks(
         &mut self,
         env: &mut Env,
         response: Response,
@@ -163,7 +154,7 @@ impl Client {
     }
 
     /// Begins to answer a call with an event stream. `fields` are added to the head.
-    pub(in crate::server) fn begin_stream(
+    pub(crate) fn begin_stream(
         &mut self,
         env: &mut Env,
         fields: &[(&str, &str)],
@@ -183,11 +174,7 @@ impl Client {
     }
 
     /// Sends a piece of the stream. A reader that is behind by more than the limit of output is disconnected.
-    pub(in crate::server) fn stream(
-        &mut self,
-        env: &mut Env,
-        bytes: &[u8],
-    ) -> Result<(), SendError> {
+    pub(crate) fn stream(&mut self, env: &mut Env, bytes: &[u8]) -> Result<(), SendError> {
         self.wire.expect(HttpState::Streaming)?;
         if !self.wire.has_room(env, bytes.len(), self.traffic.bytes_out) {
             self.end(env, CloseReason::slow_consumer());
@@ -198,7 +185,7 @@ impl Client {
     }
 
     /// Ends the stream.
-    pub(in crate::server) fn end_stream(&mut self, env: &mut Env) -> Result<(), SendError> {
+    pub(crate) fn end_stream(&mut self, env: &mut Env) -> Result<(), SendError> {
         self.wire.expect(HttpState::Streaming)?;
         self.wire.uncount_call(env);
         self.transmit_http(env, |http, now, out| http.end_stream(now, out));

@@ -12,7 +12,7 @@ use crate::server::env::Env;
 use crate::server::stream::LastRead;
 use crate::server::tls::TlsStream;
 
-pub(in crate::server) use crate::protocol::Input;
+pub(crate) use crate::protocol::Input;
 
 /// The first read from a client that sends long messages is this fraction of a long message. A small first read lets
 /// most of the next message go directly into its own memory.
@@ -24,11 +24,11 @@ const CONTROL_READ: usize = 4 << 10;
 
 /// The maximum length of one read into the buffer of all clients. It bounds the number of short messages that are handled before
 /// the time is checked.
-pub(in crate::server) const SHORT_READ: usize = 64 << 10;
+pub(crate) const SHORT_READ: usize = 64 << 10;
 
 /// Whether a client may be read now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::server) enum ReadGate {
+pub(crate) enum ReadGate {
     /// The client may be read. If its messages are held, only control frames are handled.
     Ready,
     /// The client may not be read now.
@@ -37,7 +37,7 @@ pub(in crate::server) enum ReadGate {
 
 /// Why a client may not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::server) enum Why {
+pub(crate) enum Why {
     /// The service takes no messages (`set_paused`, `set_held`), and a message is next. Ends when the service takes
     /// messages again, or when the connection starts to close. A hold by `set_held` also ends when the peer half-closes
     /// the connection.
@@ -63,7 +63,7 @@ fn plain_text() -> Rejection {
 
 /// The result of one read from a client.
 #[derive(Debug)]
-pub(in crate::server) enum Read {
+pub(crate) enum Read {
     /// Bytes at the front of the buffer.
     Bytes(usize),
     /// Bytes in the memory of the message that they belong to.
@@ -76,7 +76,7 @@ pub(in crate::server) enum Read {
 
 /// An event that was parsed from a client's input.
 #[derive(Debug)]
-pub(in crate::server) enum Inbound<'a> {
+pub(crate) enum Inbound<'a> {
     /// A whole message.
     Message(Payload<'a>),
     /// A message over the rate limit, which has closed the connection.
@@ -90,7 +90,7 @@ pub(in crate::server) enum Inbound<'a> {
 impl Client {
     /// Whether the client may be read now.
     #[inline]
-    pub(in crate::server) fn read_gate(&self, env: &Env) -> ReadGate {
+    pub(crate) fn read_gate(&self, env: &Env) -> ReadGate {
         // Nothing is incomplete and nothing waits.
         if let Some(socket) = self.wire.websocket()
             && self.wire.is_quiet()
@@ -133,7 +133,7 @@ impl Client {
     }
 
     /// Whether the service takes no messages from this client.
-    pub(in crate::server) fn holds_messages(&self, env: &Env) -> bool {
+    pub(crate) fn holds_messages(&self, env: &Env) -> bool {
         // Requests are always read, because the server answers some of them itself. A peer that has half-closed is read
         // to find the end of file behind its last bytes.
         (env.is_paused(self.service_id) && self.wire.was_open())
@@ -141,12 +141,12 @@ impl Client {
     }
 
     /// Records that the client left the queue of clients to read.
-    pub(in crate::server) fn leave_queue(&mut self) {
+    pub(crate) fn leave_queue(&mut self) {
         self.flags.set(ClientFlag::Queued, false);
     }
 
     /// Stops or resumes the delivery of messages from this client. See [`Context::set_held`](crate::Context::set_held).
-    pub(in crate::server) fn set_held(&mut self, env: &mut Env, held: bool) {
+    pub(crate) fn set_held(&mut self, env: &mut Env, held: bool) {
         if self.flags.set(ClientFlag::Held, held) && !held {
             self.wire.excuse_silence(env.now);
             self.read_again(env);
@@ -154,7 +154,7 @@ impl Client {
     }
 
     /// Queues the client for reading after its service was resumed. Restarts the time limits if input waited.
-    pub(in crate::server) fn unpause(&mut self, env: &mut Env) {
+    pub(crate) fn unpause(&mut self, env: &mut Env) {
         if self.wire.has_unread() {
             self.wire.excuse_silence(env.now);
             self.restart_ping_window(env);
@@ -164,12 +164,7 @@ impl Client {
 
     /// Reads at most `most` bytes from the socket, once: into `buffer`, or directly into the long message that they
     /// belong to.
-    pub(in crate::server) fn read(
-        &mut self,
-        env: &mut Env,
-        buffer: &mut [u8],
-        most: usize,
-    ) -> Read {
+    pub(crate) fn read(&mut self, env: &mut Env, buffer: &mut [u8], most: usize) -> Read {
         if !self.wire.flags.has(Flag::Readable) {
             return Read::Nothing;
         }
@@ -320,7 +315,7 @@ impl Client {
     /// it is complete and nothing is held back or limited. Returns `None` in all other cases, which these two methods
     /// handle.
     #[inline(always)]
-    pub(in crate::server) fn receive_whole<'a>(
+    pub(crate) fn receive_whole<'a>(
         &mut self,
         env: &mut Env,
         input: &mut Input<'a>,
@@ -339,7 +334,7 @@ impl Client {
 
     /// Parses input up to the next event. Returns `None` if the input is used up or the rest must wait. Replies of the
     /// protocol go to the write buffer.
-    pub(in crate::server) fn receive<'a>(
+    pub(crate) fn receive<'a>(
         &mut self,
         env: &mut Env,
         input: &mut Input<'a>,

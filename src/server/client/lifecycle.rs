@@ -38,7 +38,7 @@ const SLOWEST_END: f64 = 1024.0;
 impl Wire {
     /// Whether the drain schedule decides when to close the connection: true for an open WebSocket, for an event stream,
     /// and for a client that may come back.
-    pub(in crate::server) fn is_drained_in_order(&self) -> bool {
+    pub(crate) fn is_drained_in_order(&self) -> bool {
         match &self.protocol {
             Protocol::Http(http) => http.state() == HttpState::Streaming,
             Protocol::WebSocket(socket) => socket.is_open(),
@@ -61,7 +61,7 @@ impl Wire {
     }
 
     /// When to call [`Client::handle_timeout`]. `None` means never.
-    pub(in crate::server) fn deadline(&self, env: &Env) -> Option<Time> {
+    pub(crate) fn deadline(&self, env: &Env) -> Option<Time> {
         match &self.protocol {
             Protocol::Http(http) => http.deadline(&env.config.timeouts),
             Protocol::WebSocket(socket) => {
@@ -77,7 +77,7 @@ impl Wire {
 
 impl Client {
     /// Opens the WebSocket connection: answers the handshake with 101. `path` is that of the request.
-    pub(in crate::server) fn open(
+    pub(crate) fn open(
         &mut self,
         env: &mut Env,
         upgrade: &Upgrade<'_>,
@@ -96,7 +96,7 @@ impl Client {
     }
 
     /// Begins the closing handshake on behalf of a service.
-    pub(in crate::server) fn close_with_code(
+    pub(crate) fn close_with_code(
         &mut self,
         env: &mut Env,
         code: CloseCode,
@@ -114,7 +114,7 @@ impl Client {
     }
 
     /// Begins the closing handshake. Does nothing unless the connection is open.
-    pub(in crate::server) fn close(&mut self, env: &mut Env, reason: CloseReason) {
+    pub(crate) fn close(&mut self, env: &mut Env, reason: CloseReason) {
         if !self.wire.is_connected() {
             self.close_cut(env, reason);
         } else if !self
@@ -131,13 +131,13 @@ impl Client {
     }
 
     /// Ends the connection now, without a closing handshake. Queued output is dropped. An earlier close reason is kept.
-    pub(in crate::server) fn end(&mut self, env: &mut Env, reason: CloseReason) {
+    pub(crate) fn end(&mut self, env: &mut Env, reason: CloseReason) {
         self.wire.abandon(env.now, reason);
         self.request_removal(env);
     }
 
     /// Closes the connection because its token, link or certificate is no longer accepted. A pending call is not answered.
-    pub(in crate::server) fn revoke(&mut self, env: &mut Env, reason: CloseReason) {
+    pub(crate) fn revoke(&mut self, env: &mut Env, reason: CloseReason) {
         if self.wire.was_open() {
             self.close(env, reason);
         } else {
@@ -156,7 +156,7 @@ impl Client {
     /// Takes the next step of closing if all output is written. Called after every operation that may have changed the
     /// state of the connection or written the last of its output.
     #[inline]
-    pub(in crate::server) fn settle(&mut self, env: &mut Env) {
+    pub(crate) fn settle(&mut self, env: &mut Env) {
         if !self.wire.is_connected() {
             self.settle_closing(env);
         }
@@ -183,7 +183,7 @@ impl Client {
 
     /// Keeps a half-closed client connected, so that the service can still send to it, until it accepts no output for
     /// `patience`.
-    pub(in crate::server) fn end_input(&mut self, env: &mut Env, patience: Duration) {
+    pub(crate) fn end_input(&mut self, env: &mut Env, patience: Duration) {
         let queued = self.wire.queued();
         let tls = self.wire.tls();
         let queued = tls.map_or(queued, |_| TlsStream::sealed_len(queued));
@@ -198,7 +198,7 @@ impl Client {
     }
 
     /// Ends a half-closed connection when its queued output is written, or after the close timeout.
-    pub(in crate::server) fn abandon_input(&mut self, env: &mut Env) {
+    pub(crate) fn abandon_input(&mut self, env: &mut Env) {
         if self.wire.is_outgoing() {
             return self.end(env, CloseReason::eof());
         }
@@ -211,7 +211,7 @@ impl Client {
 
     /// Closes the connection because the server stops. Sends CLOSE on an open WebSocket. A pending call is answered
     /// first.
-    pub(in crate::server) fn drain(&mut self, env: &mut Env) {
+    pub(crate) fn drain(&mut self, env: &mut Env) {
         let queued = self.wire.queued();
         let Some(http) = self.wire.http_mut() else {
             if self.wire.is_outgoing() {
@@ -233,7 +233,7 @@ impl Client {
     }
 
     /// How the connection was used.
-    pub(in crate::server) fn outcome(&self) -> Outcome {
+    pub(crate) fn outcome(&self) -> Outcome {
         match &self.wire.protocol {
             Protocol::WebSocket(_) | Protocol::Detached(_) => Outcome::WebSocket,
             // The connection was given to another client, or taken from it.
@@ -245,7 +245,7 @@ impl Client {
     }
 
     /// Why the connection ended. `None` if it was never a WebSocket.
-    pub(in crate::server) fn into_close_reason(mut self) -> Option<CloseReason> {
+    pub(crate) fn into_close_reason(mut self) -> Option<CloseReason> {
         if let Some(ended) = self.wire.delivery_mut().and_then(|one| one.ended.take()) {
             return Some(ended.without_close());
         }
@@ -272,7 +272,7 @@ impl Client {
     }
 
     /// Handles a passed deadline: sends a PING, or returns what the loop must do.
-    pub(in crate::server) fn handle_timeout(&mut self, env: &mut Env) -> Timeout {
+    pub(crate) fn handle_timeout(&mut self, env: &mut Env) -> Timeout {
         if self.is_stalled_stream(env) {
             return Timeout::Gone(CloseReason::slow_consumer());
         }
@@ -311,7 +311,7 @@ impl Client {
 
     /// Sends a PING now, and ends the connection unless something arrives within `patience`. Does nothing while the service
     /// holds the client's messages, because nothing is read then.
-    pub(in crate::server) fn probe(&mut self, env: &mut Env, patience: Duration) {
+    pub(crate) fn probe(&mut self, env: &mut Env, patience: Duration) {
         if !self.wire.is_connected() || matches!(self.read_gate(env), ReadGate::Held(_)) {
             return;
         }
@@ -350,14 +350,14 @@ impl Client {
 
     /// Whether a half-closed client has received all output that was queued when it half-closed. Later broadcasts do
     /// not keep it connected.
-    pub(in crate::server) fn has_what_was_owed(&self) -> bool {
+    pub(crate) fn has_what_was_owed(&self) -> bool {
         let owed = self.wire.websocket().and_then(WebSocket::owed);
         owed.is_some_and(|owed| self.wire.delivered(self.traffic.bytes_out) >= owed)
     }
 
     /// Whether the peer has accepted output since the current time limit began. If so, restarts the limit, because the
     /// PING or CLOSE that the peer must answer is queued behind that output.
-    pub(in crate::server) fn has_progressed(&mut self, env: &mut Env) -> bool {
+    pub(crate) fn has_progressed(&mut self, env: &mut Env) -> bool {
         // On an open connection, any progress counts. A closing connection only occupies a slot, so it must make
         // progress at a minimum rate.
         let least = if self.wire.is_connected() {
@@ -379,7 +379,7 @@ impl Client {
     }
 
     /// Restarts the idle timeout.
-    pub(in crate::server) fn excuse_idleness(&mut self, env: &mut Env) {
+    pub(crate) fn excuse_idleness(&mut self, env: &mut Env) {
         if let Some(socket) = self.wire.websocket_mut() {
             socket.handle_message(env.now);
         }
@@ -387,7 +387,7 @@ impl Client {
     }
 
     /// Restarts the ping timeout of a WebSocket.
-    pub(in crate::server) fn restart_ping_window(&mut self, env: &mut Env) {
+    pub(crate) fn restart_ping_window(&mut self, env: &mut Env) {
         if let Some(socket) = self.wire.websocket_mut() {
             socket.restart_ping_window(env.now);
         }

@@ -44,11 +44,7 @@ impl Client {
     /// Sends a message. It is written at the end of the current turn at the latest, together with the client's other
     /// output.
     #[inline(always)]
-    pub(in crate::server) fn push(
-        &mut self,
-        env: &mut Env,
-        message: Message<'_>,
-    ) -> Result<(), SendError> {
+    pub(crate) fn push(&mut self, env: &mut Env, message: Message<'_>) -> Result<(), SendError> {
         if self.wire.is_quiet() {
             self.send_now(env, message)
         } else {
@@ -193,7 +189,7 @@ impl Client {
     }
 
     /// Sends the frame of a broadcast that suits the client. It is written at the end of the turn, together with the others.
-    pub(in crate::server) fn push_shared(&mut self, env: &mut Env, broadcast: &mut Broadcast<'_>) {
+    pub(crate) fn push_shared(&mut self, env: &mut Env, broadcast: &mut Broadcast<'_>) {
         if self.wire.is_resumable() {
             // A client that cannot take the message is closed.
             let _ = self.push_behind(env, broadcast.message);
@@ -263,7 +259,7 @@ impl Client {
 
     /// Writes the replies to one read.
     #[inline(never)]
-    pub(in crate::server) fn write_output(&mut self, env: &mut Env) {
+    pub(crate) fn write_output(&mut self, env: &mut Env) {
         if self.wire.is_reading() && !env.output.is_empty() {
             let output = std::mem::take(&mut env.output);
             self.write_now(env, &[&output]);
@@ -363,7 +359,7 @@ impl Client {
     }
 
     /// Records that the socket has room, and queues the client to be written to.
-    pub(in crate::server) fn handle_writable(&mut self, env: &mut Env) {
+    pub(crate) fn handle_writable(&mut self, env: &mut Env) {
         let has_output = self.wire.queued() > 0 || self.wire.has_unsent();
         if let Some(rare) = self.wire.rare.as_deref_mut() {
             rare.output.blocked = false;
@@ -396,7 +392,7 @@ impl Client {
     }
 
     /// Writes queued output, at most [`WRITE_PER_TURN`], and takes the next step of closing if all is written.
-    pub(in crate::server) fn flush(&mut self, env: &mut Env) {
+    pub(crate) fn flush(&mut self, env: &mut Env) {
         if self.wire.stream.sealed() > 0 && !self.flush_sealed(env) {
             return;
         }
@@ -485,7 +481,7 @@ impl Client {
     }
 
     /// Whether the service should send no more until the client has taken, or confirmed, what was sent.
-    pub(in crate::server) fn is_congested(&self) -> bool {
+    pub(crate) fn is_congested(&self) -> bool {
         self.wire.is_congested() || self.wire.delivery().is_some_and(Delivery::is_crowded)
     }
 
@@ -511,7 +507,7 @@ impl Client {
     }
 
     /// Ends the client, and frees what is held for it, because too little memory is left.
-    pub(in crate::server) fn free_memory(&mut self, env: &mut Env, worthwhile: usize) {
+    pub(crate) fn free_memory(&mut self, env: &mut Env, worthwhile: usize) {
         if self.wire.is_open() {
             self.cut_off(env, CloseReason::memory());
         }
@@ -523,7 +519,7 @@ impl Client {
 
     /// Closes a client that reads too slowly, or for which there is no memory. Drops the frames of which nothing was written, so
     /// that CLOSE follows those that were begun.
-    pub(in crate::server) fn cut_off(&mut self, env: &mut Env, reason: CloseReason) {
+    pub(crate) fn cut_off(&mut self, env: &mut Env, reason: CloseReason) {
         if self.wire.is_answering() {
             return self.end(env, reason);
         }

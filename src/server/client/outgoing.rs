@@ -27,23 +27,23 @@ const MAX_UNANSWERED: u8 = 2;
 
 /// The last connection of a client that was cut.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::server) struct LastConnection {
+pub(crate) struct LastConnection {
     /// How long it was open.
-    pub(in crate::server) lasted: Duration,
+    pub(crate) lasted: Duration,
     /// Whether it was stable: it lasted, or messages arrived in either direction.
-    pub(in crate::server) was_stable: bool,
+    pub(crate) was_stable: bool,
 }
 
 /// The additional state of a resumable connection that this side has opened.
 #[derive(Debug)]
-pub(in crate::server) struct Upstream {
-    pub(in crate::server) connect: Arc<Connect>,
+pub(crate) struct Upstream {
+    pub(crate) connect: Arc<Connect>,
     /// The latest token of the server.
-    pub(in crate::server) token: Box<str>,
+    pub(crate) token: Box<str>,
     /// The connection that makes the attempts to come back.
-    pub(in crate::server) joiner: Option<ClientId>,
+    pub(crate) joiner: Option<ClientId>,
     /// The failed attempts since the last stable connection.
-    pub(in crate::server) failures: Failures,
+    pub(crate) failures: Failures,
     /// When the last connection was opened.
     opened: Time,
     /// The number of times that this side's CLOSE was not answered.
@@ -114,7 +114,7 @@ impl Upstream {
 
 impl Wire {
     /// Whether this side opens, or has opened, the connection.
-    pub(in crate::server) fn is_ours(&self) -> bool {
+    pub(crate) fn is_ours(&self) -> bool {
         match &self.protocol {
             Protocol::Outgoing(_) => true,
             Protocol::WebSocket(socket) => socket.is_client(),
@@ -126,7 +126,7 @@ impl Wire {
 
 impl Client {
     /// Ends the attempt. The loop then makes another one, or gives up.
-    pub(in crate::server) fn fail(&mut self, env: &mut Env, error: ConnectError) {
+    pub(crate) fn fail(&mut self, env: &mut Env, error: ConnectError) {
         if let Some(outgoing) = self.wire.outgoing_mut() {
             outgoing.fail(error);
             self.request_removal(env);
@@ -134,7 +134,7 @@ impl Client {
     }
 
     /// Gives the connection another socket, which it registers for events.
-    pub(in crate::server) fn set_stream(
+    pub(crate) fn set_stream(
         &mut self,
         scratch: &mut Scratch,
         poll: &mio::Registry,
@@ -146,7 +146,7 @@ impl Client {
     }
 
     /// The socket is connected: asks the proxy for a tunnel if there is one, or begins the handshake.
-    pub(in crate::server) fn begin_exchange(&mut self, env: &mut Env) {
+    pub(crate) fn begin_exchange(&mut self, env: &mut Env) {
         let Some(outgoing) = self.wire.outgoing_mut() else {
             return;
         };
@@ -166,7 +166,7 @@ impl Client {
     }
 
     /// Begins TLS if the URL asks for it, and sends the request of the opening handshake.
-    pub(in crate::server) fn begin_upgrade(&mut self, env: &mut Env) {
+    pub(crate) fn begin_upgrade(&mut self, env: &mut Env) {
         let Some(outgoing) = self.wire.outgoing_mut() else {
             return;
         };
@@ -200,7 +200,7 @@ impl Client {
     }
 
     /// The server has accepted the handshake: the connection is open. Returns its attempt.
-    pub(in crate::server) fn open_outgoing(
+    pub(crate) fn open_outgoing(
         &mut self,
         env: &mut Env,
         path: Arc<Box<str>>,
@@ -253,12 +253,7 @@ impl Client {
     // Coming back to a server.
 
     /// Makes a connection that this side has opened resumable, with the token of the server.
-    pub(in crate::server) fn make_upstream(
-        &mut self,
-        env: &mut Env,
-        connect: Arc<Connect>,
-        token: &str,
-    ) {
+    pub(crate) fn make_upstream(&mut self, env: &mut Env, connect: Arc<Connect>, token: &str) {
         // The secret is never sent, so no peer can resume this client.
         let unused = ResumeToken::generate(self.id, None);
         self.make_resumable(env, &unused, Accept::default(), false);

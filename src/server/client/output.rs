@@ -294,7 +294,7 @@ impl Output {
 /// The frames of a broadcast: one uncompressed, and one for each compression window that a client has negotiated.
 /// Clients share them.
 #[derive(Debug)]
-pub(in crate::server) struct Broadcast<'a> {
+pub(crate) struct Broadcast<'a> {
     pub(super) message: Message<'a>,
     plain: Arc<[u8]>,
     /// The compressed frames by the bits of their window. `None` if compression does not make the message smaller.
@@ -302,7 +302,7 @@ pub(in crate::server) struct Broadcast<'a> {
 }
 
 impl<'a> Broadcast<'a> {
-    pub(in crate::server) fn new(message: Message<'a>) -> Self {
+    pub(crate) fn new(message: Message<'a>) -> Self {
         let payload = message.as_bytes();
         let header = SentHeader::new(message.opcode(), payload.len());
         Self {

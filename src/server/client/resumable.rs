@@ -30,27 +30,27 @@ const RESENT_COMPRESSED: (usize, usize) = (16 << 10, 40);
 impl Wire {
     /// What the client keeps across its connections, if it is resumable.
     #[inline]
-    pub(in crate::server) fn delivery(&self) -> Option<&Delivery> {
+    pub(crate) fn delivery(&self) -> Option<&Delivery> {
         self.rare.as_ref()?.delivery.as_deref()
     }
 
-    pub(in crate::server) fn delivery_mut(&mut self) -> Option<&mut Delivery> {
+    pub(crate) fn delivery_mut(&mut self) -> Option<&mut Delivery> {
         self.rare.as_mut()?.delivery.as_deref_mut()
     }
 
     /// Whether the client can resume its connection after a cut.
     #[inline]
-    pub(in crate::server) fn is_resumable(&self) -> bool {
+    pub(crate) fn is_resumable(&self) -> bool {
         self.delivery().is_some()
     }
 
     /// Whether the client is detached and has not ended.
-    pub(in crate::server) fn may_come_back(&self) -> bool {
+    pub(crate) fn may_come_back(&self) -> bool {
         self.is_detached() && !self.has_ended()
     }
 
     /// Whether the client of another process can come back, now or after its connection is cut.
-    pub(in crate::server) fn is_kept_for_return(&self) -> bool {
+    pub(crate) fn is_kept_for_return(&self) -> bool {
         let may_return = self.is_connected() || self.may_come_back();
         self.is_resumable() && !self.is_ours() && may_return
     }
@@ -61,7 +61,7 @@ impl Wire {
     }
 
     /// The client's state for the status; `None` if it is not resumable.
-    pub(in crate::server) fn resume_status(&self, now: Time) -> Option<ResumeStatus> {
+    pub(crate) fn resume_status(&self, now: Time) -> Option<ResumeStatus> {
         let delivery = self.delivery()?;
         Some(ResumeStatus {
             detached: self.detached_for(now),
@@ -71,7 +71,7 @@ impl Wire {
     }
 
     /// The number of bytes of the kept messages.
-    pub(in crate::server) fn kept(&self) -> usize {
+    pub(crate) fn kept(&self) -> usize {
         self.delivery().map_or(0, |one| one.outbox.len())
     }
 
@@ -94,7 +94,7 @@ impl Wire {
     }
 
     /// Whether messages wait until they can be sent, or until a client that was cut comes back.
-    pub(in crate::server) fn lacks_messages(&self) -> bool {
+    pub(crate) fn lacks_messages(&self) -> bool {
         let is_detached = self.is_detached();
         self.delivery()
             .is_some_and(|one| one.has_unsent() || (is_detached && one.unconfirmed_count() > 0))
@@ -117,7 +117,7 @@ impl Wire {
 
     /// Why the connection was cut. `None` if it was not cut, or if the client may not come back. While the WebSocket is closing,
     /// the reason if it ended now.
-    pub(in crate::server) fn cut_reason(&self) -> Option<CloseReason> {
+    pub(crate) fn cut_reason(&self) -> Option<CloseReason> {
         let socket = self.websocket()?;
         let delivery = self.delivery()?;
         if delivery.is_final || delivery.ended.is_some() {
@@ -137,7 +137,7 @@ impl Wire {
 
     /// Whether events of this turn belong to an earlier connection of the client. When the kernel reported them, the new
     /// socket was not yet registered for the client.
-    pub(in crate::server) fn is_stale_event(&self, env: &Env) -> bool {
+    pub(crate) fn is_stale_event(&self, env: &Env) -> bool {
         let delivery = self.delivery();
         delivery.is_some_and(|one| one.resumed_in == env.turn)
     }
@@ -145,7 +145,7 @@ impl Wire {
 
 impl Client {
     /// Makes the client resumable. With `notice`, sends it the notice with its token.
-    pub(in crate::server) fn make_resumable(
+    pub(crate) fn make_resumable(
         &mut self,
         env: &mut Env,
         token: &ResumeToken,
@@ -163,12 +163,7 @@ impl Client {
 
     /// Sends the notice: the token and the number of messages that the server has received. It is not counted as a
     /// message.
-    pub(in crate::server) fn send_notice(
-        &mut self,
-        env: &mut Env,
-        token: &ResumeToken,
-        received: u64,
-    ) {
+    pub(crate) fn send_notice(&mut self, env: &mut Env, token: &ResumeToken, received: u64) {
         let notice = token.notice(received);
         self.transmit(env, |_, _, out| {
             let message = Message::Text(&notice);
@@ -269,7 +264,7 @@ impl Client {
     }
 
     /// Drops what the client has confirmed, because memory is short.
-    pub(in crate::server) fn release_confirmed(&mut self, env: &mut Env) {
+    pub(crate) fn release_confirmed(&mut self, env: &mut Env) {
         self.release(env, Outbox::release_confirmed);
     }
 
@@ -308,7 +303,7 @@ impl Client {
     // The cut.
 
     /// Detaches a client whose connection was cut. `pending` says whether the service owes it something.
-    pub(in crate::server) fn detach(
+    pub(crate) fn detach(
         &mut self,
         env: &mut Env,
         poll: &mio::Registry,
@@ -338,7 +333,7 @@ impl Client {
 
     /// Ends a detached client that was away for too long, or sets the time of the next check. `pending` says whether
     /// the service owes it something.
-    pub(in crate::server) fn check_detached(&mut self, env: &mut Env, pending: bool) {
+    pub(crate) fn check_detached(&mut self, env: &mut Env, pending: bool) {
         let Some(limits) = self.wire.delivery().map(|one| one.limits) else {
             return;
         };
@@ -380,7 +375,7 @@ impl Client {
     // Coming back.
 
     /// Whether the client can come back now with a token of this secret.
-    pub(in crate::server) fn opens_with(&self, secret: &Secret) -> bool {
+    pub(crate) fn opens_with(&self, secret: &Secret) -> bool {
         let is_over = match &self.wire.protocol {
             Protocol::Detached(_) => self.wire.has_ended(),
             Protocol::WebSocket(socket) => !socket.is_open() && self.wire.cut_reason().is_none(),
@@ -393,7 +388,7 @@ impl Client {
 
     /// Answers the handshake of this connection, on which another client comes back. No message is read before
     /// [`Client::take_over`] has handed the connection to that client.
-    pub(in crate::server) fn open_to_join(
+    pub(crate) fn open_to_join(
         &mut self,
         env: &mut Env,
         upgrade: &Upgrade<'_>,
@@ -410,7 +405,7 @@ impl Client {
 
     /// Takes over the connection of `new`, and sends all messages after the first `received` ones. In exchange, `new` gets
     /// the old connection, which ends with CLOSE 4001 if it is still open. `new` is no longer a client.
-    pub(in crate::server) fn take_over(
+    pub(crate) fn take_over(
         &mut self,
         env: &mut Env,
         poll: &mio::Registry,

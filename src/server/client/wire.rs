@@ -139,7 +139,7 @@ impl Rare {
 /// A connection with a PROXY protocol header has no such state. The proxy that sends the header does not look at requests, so
 /// it passes on forged fields.
 #[derive(Debug)]
-pub(in crate::server) struct Forwarding {
+pub(crate) struct Forwarding {
     /// The address of the proxy.
     peer: Remote,
     /// The user that the proxy has named in the last request.
@@ -148,25 +148,25 @@ pub(in crate::server) struct Forwarding {
 
 /// The request of a new connection to be handed to an earlier client.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::server) struct Join {
-    pub(in crate::server) target: ClientId,
+pub(crate) struct Join {
+    pub(crate) target: ClientId,
     /// The number of messages that the client has received.
-    pub(in crate::server) received: u64,
+    pub(crate) received: u64,
 }
 
 /// A connection.
 #[derive(Debug)]
-pub(in crate::server) struct Wire {
+pub(crate) struct Wire {
     pub(super) protocol: Protocol,
     pub(super) rare: Option<Box<Rare>>,
     pub(super) stream: Stream,
     /// The low bits of [`Wire::delivered`] when progress was last measured.
     delivered_mark: u32,
     /// Who pays for the work that the connection causes.
-    pub(in crate::server) account: AccountId,
-    pub(in crate::server) remote: Remote,
+    pub(crate) account: AccountId,
+    pub(crate) remote: Remote,
     /// The token of the last request.
-    pub(in crate::server) credential: Option<CredentialId>,
+    pub(crate) credential: Option<CredentialId>,
     pub(super) flags: Flags<Flag>,
 }
 
@@ -189,7 +189,7 @@ impl Wire {
 
     /// The connection before its upgrade.
     #[inline]
-    pub(in crate::server) fn http(&self) -> Option<&HttpConnection> {
+    pub(crate) fn http(&self) -> Option<&HttpConnection> {
         match &self.protocol {
             Protocol::Http(http) => Some(http),
             _ => None,
@@ -205,7 +205,7 @@ impl Wire {
 
     /// The connection after its upgrade.
     #[inline]
-    pub(in crate::server) fn websocket(&self) -> Option<&WebSocket> {
+    pub(crate) fn websocket(&self) -> Option<&WebSocket> {
         match &self.protocol {
             Protocol::WebSocket(socket) => Some(socket),
             _ => None,
@@ -222,14 +222,14 @@ impl Wire {
 
     /// The state of a connection that this side is opening.
     #[inline]
-    pub(in crate::server) fn outgoing(&self) -> Option<&Outgoing> {
+    pub(crate) fn outgoing(&self) -> Option<&Outgoing> {
         match &self.protocol {
             Protocol::Outgoing(outgoing) => Some(outgoing),
             _ => None,
         }
     }
 
-    pub(in crate::server) fn outgoing_mut(&mut self) -> Option<&mut Outgoing> {
+    pub(crate) fn outgoing_mut(&mut self) -> Option<&mut Outgoing> {
         match &mut self.protocol {
             Protocol::Outgoing(outgoing) => Some(outgoing),
             _ => None,
@@ -237,12 +237,12 @@ impl Wire {
     }
 
     /// Makes this a connection that this side is opening.
-    pub(in crate::server) fn set_outgoing(&mut self, outgoing: Outgoing) {
+    pub(crate) fn set_outgoing(&mut self, outgoing: Outgoing) {
         self.protocol = Protocol::Outgoing(Box::new(outgoing));
     }
 
     /// Takes the state of a connection that could not be opened.
-    pub(in crate::server) fn take_outgoing(&mut self) -> Option<Box<Outgoing>> {
+    pub(crate) fn take_outgoing(&mut self) -> Option<Box<Outgoing>> {
         self.outgoing()?;
         let closed = Protocol::Http(HttpConnection::closing(self.since()));
         match std::mem::replace(&mut self.protocol, closed) {
@@ -274,7 +274,7 @@ impl Wire {
     }
 
     /// The state of a client whose connection was cut.
-    pub(in crate::server) fn detached(&self) -> Option<&Detached> {
+    pub(crate) fn detached(&self) -> Option<&Detached> {
         match &self.protocol {
             Protocol::Detached(detached) => Some(detached),
             _ => None,
@@ -283,33 +283,33 @@ impl Wire {
 
     /// Whether this side is opening the connection.
     #[inline]
-    pub(in crate::server) fn is_outgoing(&self) -> bool {
+    pub(crate) fn is_outgoing(&self) -> bool {
         self.outgoing().is_some()
     }
 
     /// Whether the connection was cut, and the client may resume it.
-    pub(in crate::server) fn is_detached(&self) -> bool {
+    pub(crate) fn is_detached(&self) -> bool {
         self.detached().is_some()
     }
 
     /// How long the client has been detached.
-    pub(in crate::server) fn detached_for(&self, now: Time) -> Option<Duration> {
+    pub(crate) fn detached_for(&self, now: Time) -> Option<Duration> {
         Some(now.since(self.detached()?.since))
     }
 
     /// Whether the connection carries messages.
     #[inline]
-    pub(in crate::server) fn is_connected(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         self.websocket().is_some_and(WebSocket::is_open)
     }
 
     /// Whether the WebSocket is closing or closed.
-    pub(in crate::server) fn is_closing(&self) -> bool {
+    pub(crate) fn is_closing(&self) -> bool {
         self.websocket().is_some_and(|socket| !socket.is_open())
     }
 
     /// Whether the WebSocket was opened, even if it has been cut since.
-    pub(in crate::server) fn was_open(&self) -> bool {
+    pub(crate) fn was_open(&self) -> bool {
         !matches!(self.protocol, Protocol::Http(_) | Protocol::Outgoing(_))
     }
 
@@ -319,38 +319,38 @@ impl Wire {
     }
 
     /// Whether a request head is arriving, or is being handled.
-    pub(in crate::server) fn awaits_head(&self) -> bool {
+    pub(crate) fn awaits_head(&self) -> bool {
         self.http_state() == Some(HttpState::Head)
     }
 
     /// Whether a request, or its body, is arriving.
-    pub(in crate::server) fn is_requesting(&self) -> bool {
+    pub(crate) fn is_requesting(&self) -> bool {
         matches!(self.http_state(), Some(HttpState::Head | HttpState::Body))
     }
 
     /// Whether a call is not answered yet, or only in part.
-    pub(in crate::server) fn is_answering(&self) -> bool {
+    pub(crate) fn is_answering(&self) -> bool {
         self.http().is_some_and(HttpConnection::is_answering)
     }
 
     /// Whether a call has not been completely answered.
-    pub(in crate::server) fn is_unanswered(&self) -> bool {
+    pub(crate) fn is_unanswered(&self) -> bool {
         self.http().is_some_and(HttpConnection::is_unanswered)
     }
 
     /// Whether the first request has not arrived completely.
-    pub(in crate::server) fn is_new(&self) -> bool {
+    pub(crate) fn is_new(&self) -> bool {
         self.http().is_some_and(HttpConnection::is_new)
     }
 
     /// Whether the client is unauthenticated, not upgraded, and has no pending call.
-    pub(in crate::server) fn is_stranger(&self) -> bool {
+    pub(crate) fn is_stranger(&self) -> bool {
         let is_idle = self.http().is_some_and(|http| !http.is_unanswered());
         is_idle && !self.flags.has(Flag::Trusted)
     }
 
     /// When the current state of the connection began. For an open WebSocket: when it was opened.
-    pub(in crate::server) fn since(&self) -> Time {
+    pub(crate) fn since(&self) -> Time {
         match &self.protocol {
             Protocol::Http(http) => http.since(),
             Protocol::Outgoing(outgoing) => outgoing.began,
@@ -360,7 +360,7 @@ impl Wire {
     }
 
     /// When the last data message passed in either direction.
-    pub(in crate::server) fn last_message(&self) -> Time {
+    pub(crate) fn last_message(&self) -> Time {
         match &self.protocol {
             Protocol::WebSocket(socket) => socket.last_message(),
             Protocol::Detached(detached) => detached.last_message,
@@ -369,7 +369,7 @@ impl Wire {
     }
 
     /// The time since the last bytes arrived from an upgraded client.
-    pub(in crate::server) fn silence(&self, now: Time) -> Duration {
+    pub(crate) fn silence(&self, now: Time) -> Duration {
         self.websocket()
             .map_or_else(|| now.since(self.since()), |socket| socket.silence(now))
     }
@@ -384,7 +384,7 @@ impl Wire {
     }
 
     /// Requires a PROXY protocol header before the first request.
-    pub(in crate::server) fn expect_proxy_header(&mut self) {
+    pub(crate) fn expect_proxy_header(&mut self) {
         if let Some(http) = self.http_mut() {
             http.expect_proxy_header();
         }
@@ -401,7 +401,7 @@ impl Wire {
 
     /// Records the properties of a request that its answer depends on. `origin` is the origin of the page that may read
     /// the answer.
-    pub(in crate::server) fn begin_request(
+    pub(crate) fn begin_request(
         &mut self,
         request: &Request<'_>,
         origin: Option<&str>,
@@ -417,7 +417,7 @@ impl Wire {
 
     /// Records whether a request was authenticated. An unauthenticated connection is not kept alive for further
     /// requests.
-    pub(in crate::server) fn set_trusted(&mut self, trusted: bool) {
+    pub(crate) fn set_trusted(&mut self, trusted: bool) {
         self.flags.set(Flag::Trusted, trusted);
         if !trusted && let Some(http) = self.http_mut() {
             http.end_keep_alive();
@@ -499,7 +499,7 @@ impl Wire {
     }
 
     /// The number of bytes of output that wait for the socket.
-    pub(in crate::server) fn queued(&self) -> usize {
+    pub(crate) fn queued(&self) -> usize {
         self.output().map_or(0, Output::queued) + self.stream.sealed()
     }
 
@@ -514,12 +514,12 @@ impl Wire {
     }
 
     /// Whether input that was read waits to be handled.
-    pub(in crate::server) fn has_unread(&self) -> bool {
+    pub(crate) fn has_unread(&self) -> bool {
         self.queues().is_some_and(|rare| !rare.unread.is_empty())
     }
 
     /// Moves the kept input to the front of `buffer` and returns its length.
-    pub(in crate::server) fn take_unread(&mut self, buffer: &mut [u8]) -> usize {
+    pub(crate) fn take_unread(&mut self, buffer: &mut [u8]) -> usize {
         let Some(rare) = self.rare.as_deref_mut() else {
             return 0;
         };
@@ -530,7 +530,7 @@ impl Wire {
     }
 
     /// Keeps input that was read and must wait.
-    pub(in crate::server) fn keep_unread(&mut self, input: &[u8]) {
+    pub(crate) fn keep_unread(&mut self, input: &[u8]) {
         let rare = self.busy();
         debug_assert!(rare.unread.is_empty());
         rare.unread = input.to_vec();
@@ -550,12 +550,12 @@ impl Wire {
     }
 
     /// Marks the client as checked out of its slot, or as back in it.
-    pub(in crate::server) fn set_reading(&mut self, reading: bool) {
+    pub(crate) fn set_reading(&mut self, reading: bool) {
         self.flags.set(Flag::Reading, reading);
     }
 
     /// Whether a message of `size` bytes may be queued without checking whether the client keeps reading.
-    pub(in crate::server) fn fits(&self, env: &Env, size: usize) -> bool {
+    pub(crate) fn fits(&self, env: &Env, size: usize) -> bool {
         let fits = self.waiting(env) <= env.config.soft_outbound
             || self.fits_within(env, size, env.config.max_outbound);
         fits && self.may_keep(size)
@@ -606,12 +606,12 @@ impl Wire {
 
     /// Whether there may be input: in the socket, read already, or being decompressed.
     #[inline]
-    pub(in crate::server) fn has_input(&self) -> bool {
+    pub(crate) fn has_input(&self) -> bool {
         self.is_readable() || self.has_unread() || self.is_inflating()
     }
 
     /// Whether the peer has half-closed the connection and the service still sends to it.
-    pub(in crate::server) fn is_half_closed(&self) -> bool {
+    pub(crate) fn is_half_closed(&self) -> bool {
         self.websocket().is_some_and(WebSocket::is_half_closed)
     }
 
@@ -621,7 +621,7 @@ impl Wire {
     }
 
     /// Whether a long message is being decompressed, so that there is work without further input.
-    pub(in crate::server) fn is_inflating(&self) -> bool {
+    pub(crate) fn is_inflating(&self) -> bool {
         self.websocket().is_some_and(WebSocket::is_inflating)
     }
 
@@ -640,7 +640,7 @@ impl Wire {
 
     /// The memory of the protocol and its compressors, in bytes.
     #[cfg(any(test, fuzzing))]
-    pub(in crate::server) fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         match &self.protocol {
             Protocol::Http(http) => http.held(),
             Protocol::WebSocket(socket) => socket.held() + socket.held_by_codec(),
@@ -649,7 +649,7 @@ impl Wire {
     }
 
     /// The memory that is held for the connection and its client, in bytes: what their end would free.
-    pub(in crate::server) fn holds(&self) -> usize {
+    pub(crate) fn holds(&self) -> usize {
         let protocol = match &self.protocol {
             Protocol::Http(http) => http.held(),
             Protocol::WebSocket(socket) => socket.held(),
@@ -665,12 +665,12 @@ impl Wire {
     // What the last request has said.
 
     /// What is known of a connection from a trusted proxy. A client that was cut keeps what is known about its last connection.
-    pub(in crate::server) fn forwarding(&self) -> Option<&Forwarding> {
+    pub(crate) fn forwarding(&self) -> Option<&Forwarding> {
         self.rare.as_ref()?.forwarding.as_deref()
     }
 
     /// Forgets the client that the last request came from. Returns the address of the trusted proxy, if there is one.
-    pub(in crate::server) fn begin_forwarded_request(&mut self) -> Option<Remote> {
+    pub(crate) fn begin_forwarded_request(&mut self) -> Option<Remote> {
         let forwarding = self.rare.as_mut()?.forwarding.as_deref_mut()?;
         forwarding.user = None;
         self.remote = forwarding.peer;
@@ -678,7 +678,7 @@ impl Wire {
     }
 
     /// Sets the user that the trusted proxy has named.
-    pub(in crate::server) fn set_forwarded_user(&mut self, user: Option<Arc<str>>) {
+    pub(crate) fn set_forwarded_user(&mut self, user: Option<Arc<str>>) {
         if let Some(rare) = &mut self.rare
             && let Some(forwarding) = &mut rare.forwarding
         {
@@ -687,18 +687,18 @@ impl Wire {
     }
 
     /// The user that a trusted proxy has named in the last request.
-    pub(in crate::server) fn forwarded_user(&self) -> Option<&Arc<str>> {
+    pub(crate) fn forwarded_user(&self) -> Option<&Arc<str>> {
         self.forwarding()?.user.as_ref()
     }
 
     /// Marks a new connection as one of a trusted proxy.
-    pub(in crate::server) fn expect_forwarded_requests(&mut self) {
+    pub(crate) fn expect_forwarded_requests(&mut self) {
         let (peer, user) = (self.remote, None);
         self.rare.get_or_insert_default().forwarding = Some(Box::new(Forwarding { peer, user }));
     }
 
     /// Keeps the trace of a request until the next one.
-    pub(in crate::server) fn set_trace(&mut self, trace: Option<TraceParent>) {
+    pub(crate) fn set_trace(&mut self, trace: Option<TraceParent>) {
         if let Some(trace) = trace {
             self.rare.get_or_insert_default().trace = Some(Box::new(trace));
         } else if let Some(rare) = &mut self.rare {
@@ -708,26 +708,26 @@ impl Wire {
     }
 
     /// The ids of the trace of the last request, for the log: of the trace, and of the span that made the request.
-    pub(in crate::server) fn trace_ids(&self) -> Option<(String, String)> {
+    pub(crate) fn trace_ids(&self) -> Option<(String, String)> {
         let trace = self.rare.as_ref()?.trace.as_deref()?;
         Some((trace.trace_id(), trace.parent_id()))
     }
 
     /// Makes this connection continue an earlier client when it has been read.
-    pub(in crate::server) fn join_later(&mut self, join: Join) {
+    pub(crate) fn join_later(&mut self, join: Join) {
         self.busy().join = Some(join);
     }
 
     /// The client that this connection is to be handed to.
     #[inline]
-    pub(in crate::server) fn joins(&self) -> Option<Join> {
+    pub(crate) fn joins(&self) -> Option<Join> {
         self.queues()?.join
     }
 
     // The socket.
 
     /// The TLS stream, if the connection uses TLS.
-    pub(in crate::server) fn tls(&self) -> Option<&TlsStream> {
+    pub(crate) fn tls(&self) -> Option<&TlsStream> {
         self.stream.tls()
     }
 
@@ -737,23 +737,23 @@ impl Wire {
     }
 
     /// Whether the TLS handshake is in progress.
-    pub(in crate::server) fn is_tls_handshaking(&self) -> bool {
+    pub(crate) fn is_tls_handshaking(&self) -> bool {
         self.tls().is_some_and(TlsStream::is_handshaking)
     }
 
     /// Whether the socket may have more to read.
     #[inline]
-    pub(in crate::server) fn is_readable(&self) -> bool {
+    pub(crate) fn is_readable(&self) -> bool {
         self.flags.has(Flag::Readable)
     }
 
     /// Whether the peer has half-closed the connection and the end of file has not been read.
-    pub(in crate::server) fn is_hung_up(&self) -> bool {
+    pub(crate) fn is_hung_up(&self) -> bool {
         self.flags.has(Flag::HungUp)
     }
 
     /// Records that the socket became readable, and whether the peer has half-closed the connection.
-    pub(in crate::server) fn handle_readable(&mut self, hung_up: bool) {
+    pub(crate) fn handle_readable(&mut self, hung_up: bool) {
         self.flags.set(Flag::Readable, true);
         if hung_up {
             self.flags.set(Flag::HungUp, true);
@@ -768,31 +768,22 @@ impl Wire {
     }
 
     /// Whether the connection is counted for its address.
-    pub(in crate::server) fn is_counted(&self) -> bool {
+    pub(crate) fn is_counted(&self) -> bool {
         self.flags.has(Flag::Counted)
     }
 
     /// Whether a socket that was asked to connect is connected. `None` if that is not known yet.
-    pub(in crate::server) fn is_established(&self) -> Option<io::Result<()>> {
+    pub(crate) fn is_established(&self) -> Option<io::Result<()>> {
         self.stream.is_established()
     }
 
     /// Registers the socket for events, once for the lifetime of the connection.
-    pub(in crate::server) fn register(
-        &mut self,
-        id: ClientId,
-        poll: &mio::Registry,
-    ) -> io::Result<()> {
+    pub(crate) fn register(&mut self, id: ClientId, poll: &mio::Registry) -> io::Result<()> {
         self.stream.register(poll, id.token())
     }
 
     /// Deregisters the socket. Over TLS, sends close_notify first if all output was written.
-    pub(in crate::server) fn hang_up(
-        &mut self,
-        id: ClientId,
-        scratch: &mut Scratch,
-        poll: &mio::Registry,
-    ) {
+    pub(crate) fn hang_up(&mut self, id: ClientId, scratch: &mut Scratch, poll: &mio::Registry) {
         if self.queued() == 0
             && let Some(tls) = self.stream.tls_mut()
         {
@@ -804,7 +795,7 @@ impl Wire {
     }
 
     /// Closes the socket, and drops what was read from it and what is queued for it. What the client keeps stays.
-    pub(in crate::server) fn close_socket(
+    pub(crate) fn close_socket(
         &mut self,
         id: ClientId,
         scratch: &mut Scratch,
@@ -859,13 +850,13 @@ impl Wire {
     }
 
     /// Counts a call that is given to the service.
-    pub(in crate::server) fn count_call(&self, env: &mut Env) {
+    pub(crate) fn count_call(&self, env: &mut Env) {
         env.calls += 1;
         env.addresses.add_client(self.remote.ip());
     }
 
     /// Counts the end of a call: it was completely answered, or its caller is gone.
-    pub(in crate::server) fn uncount_call(&self, env: &mut Env) {
+    pub(crate) fn uncount_call(&self, env: &mut Env) {
         env.calls = env.calls.saturating_sub(1);
         env.addresses.remove_client(self.remote.ip());
     }
@@ -886,7 +877,7 @@ impl Wire {
 
     /// Counts the connection for its address, which has just become known. Returns the number of connections of the
     /// address.
-    pub(in crate::server) fn count_for_address(&mut self, env: &mut Env) -> usize {
+    pub(crate) fn count_for_address(&mut self, env: &mut Env) -> usize {
         if self.remote.is_unix() {
             return 0;
         }
@@ -897,7 +888,7 @@ impl Wire {
 
     /// Whether the client needs no token: the mode of a unix socket has admitted it, or its certificate, or a trusted proxy names
     /// its user.
-    pub(in crate::server) fn needs_no_token(&self, env: &Env) -> bool {
+    pub(crate) fn needs_no_token(&self, env: &Env) -> bool {
         if self.forwarding().is_some() {
             return self.forwarded_user().is_some();
         }
