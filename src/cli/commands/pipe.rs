@@ -1,4 +1,4 @@
-//! Programs whose standard streams are the messages of clients.
+//! `pipe`: programs that exchange messages with clients over their standard streams.
 //!
 //! With `outrigger pipe`, a message is a line of the program. With `outrigger app`, the program reads events and writes
 //! commands. `outrigger echo` needs no program: it sends every message back.

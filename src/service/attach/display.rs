@@ -124,7 +124,7 @@ const ESC: u8 = 0x1b;
 struct Screen {
     is_alternate: bool,
     state: State,
-    /// The number that is being read.
+    /// The value of the number read so far.
     number: u32,
     /// Whether one of the numbers of the sequence names the alternate screen.
     matches: bool,

@@ -11,8 +11,8 @@ pub(crate) use self::envelope::{Envelope, EnvelopeError, MessageKind, is_spellin
 pub(super) use self::id::{IdKey, WaitingIds, assigned, is_same};
 pub(crate) use self::id::{IdRecovery, MAX_ID, RecoveredId};
 pub(super) use self::multiplexer::{
-    Forwarded, IdRanges, PROGRESS, Pending, Reference, RequestKind, SenderIds, cancellation,
-    sole_member,
+    Forwarded, IdRanges, PROGRESS, Pending, Reference, RequestKind, SenderIds, UpstreamIds,
+    cancellation, sole_member,
 };
 pub(super) use self::text::{
     LineDecoder, MessageLine, TOO_LONG, code, error, insert_member, invalid_message_error,

@@ -6,8 +6,8 @@
 //!   get. Its messages reach the caller of the request under the ids that the caller wrote, byte for byte.
 //! * The response removes the request. A reference to a request that is not pending is [`Reference::Gone`].
 //!
-//! The owner of the table (the agent's router, the MCP pool) draws the upstream ids, chooses the process, sends the messages, decides
-//! who may send what, and removes a request when its response arrives.
+//! The owner of the table (the agent's router, the MCP pool) chooses the process, sends the messages, decides who may send what, and
+//! removes a request when its response arrives.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -27,6 +27,17 @@ use crate::service::json::{Skimmer, quote};
 pub(crate) const PROGRESS: &str = "notifications/progress";
 /// The key in `_meta` that names the subscription of a message.
 pub(crate) const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
+
+/// The source of upstream ids. It never returns an id twice.
+#[derive(Debug, Default)]
+pub(crate) struct UpstreamIds(u64);
+
+impl UpstreamIds {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 += 1;
+        self.0
+    }
+}
 
 /// Requests that have been passed on and not answered, by their upstream ids.
 #[derive(Debug)]

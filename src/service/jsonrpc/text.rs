@@ -21,7 +21,7 @@ pub(crate) enum MessageLine<'a> {
 /// Decodes an agent's lines as UTF-8 and recovers the ids of lines that are too long.
 #[derive(Debug, Default)]
 pub(crate) struct LineDecoder {
-    /// The id of the long line that is being skipped.
+    /// Searches a line that is too long for its id, while the line is skipped.
     skipped: Option<IdRecovery>,
 }
 

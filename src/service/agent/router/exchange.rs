@@ -16,6 +16,9 @@ use crate::service::agent::schema::{has_session_rules, kind_of_method, known_par
 use crate::service::json::quote;
 use crate::service::jsonrpc::{Envelope, MessageKind, RequestKind, code, error, is_same};
 
+/// Tells an observer that its session has ended.
+const SESSION_ENDED: &str = "_outrigger/session_ended";
+
 /// The clients, the agent processes, and the requests between them.
 #[derive(Debug)]
 pub(super) struct Exchange {
@@ -401,14 +404,14 @@ impl Exchange {
         clients.all(|client| client == first).then_some(first)
     }
 
-    /// Whether a client may answer permission requests of the sessions that it observes.
+    /// Whether a client may answer permission requests in sessions that it observes.
     pub(super) fn may_approve(&self, client: ClientId, output: &impl RouterOutput) -> bool {
         self.limits.approvals == Approvals::Any
             && !output.has_watch_scope(client)
             && !self.clients.is_viewer(client)
     }
 
-    /// Gives the agent's open requests for a session to another client.
+    /// Gives the agent's pending requests about a session to another client.
     pub(super) fn hand_over_questions(
         &mut self,
         session: &SessionKey,
@@ -449,6 +452,8 @@ impl Exchange {
         }
     }
 
+    /// Sends an observer a permission request that the session's client has received: as a request if the observer may answer it,
+    /// otherwise as a notification.
     pub(super) fn show_permission_to(
         &mut self,
         observer: ClientId,
@@ -492,9 +497,6 @@ impl Exchange {
         }
     }
 }
-
-/// Tells an observer that its session has ended.
-const SESSION_ENDED: &str = "_outrigger/session_ended";
 
 /// The clients of requests without a session that are no longer pending, but that the agent may still work on.
 fn orphans(process: &Process) -> impl Iterator<Item = ClientId> {

@@ -11,7 +11,8 @@ use super::{RouterLimits, RouterOutput, remove};
 use crate::service::agent::named::Places;
 use crate::service::json::Skimmer;
 use crate::service::jsonrpc::{
-    Envelope, Forwarded, Pending, RequestKind, SenderIds, is_same, is_spelling_of, sole_member,
+    Envelope, Forwarded, Pending, RequestKind, SenderIds, UpstreamIds, is_same, is_spelling_of,
+    sole_member,
 };
 use crate::{ClientId, Time};
 
@@ -171,8 +172,8 @@ pub(super) struct Requests {
     pub(super) of_agent: Pending<AgentRequest>,
     /// The number of client requests that create a session, by process.
     creating: Vec<usize>,
-    /// The last upstream id.
-    last_id: u64,
+    /// The upstream ids of requests in both directions.
+    ids: UpstreamIds,
     pub(super) wakeup: Wakeup,
 }
 
@@ -182,15 +183,14 @@ impl Requests {
             of_clients: Pending::new(limits.request_timeout),
             of_agent: Pending::new(limits.answer_timeout),
             creating: Vec::new(),
-            last_id: 0,
+            ids: UpstreamIds::default(),
             wakeup: Wakeup::default(),
         }
     }
 
     /// Returns a new upstream id.
     pub(super) fn next_id(&mut self) -> u64 {
-        self.last_id += 1;
-        self.last_id
+        self.ids.next()
     }
 
     /// Records a client's request before it is sent. Its time limit begins, unless it is a prompt or a subscription.

@@ -223,7 +223,7 @@ fn a_turn_and_its_permissions_go_on_for_the_new_client() {
     let load = sim.agent_received()["id"].clone();
     assert!(
         !sim.output.clients.contains_key(&client(1)),
-        "it is told when the agent agrees"
+        "the old client learns of it only when the agent agrees"
     );
     sim.client_sends(1, &prompt("9"));
     assert_eq!(code(&sim.client_received(1)), -32010);

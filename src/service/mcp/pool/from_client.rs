@@ -70,7 +70,7 @@ impl Pool {
         let is_subscription = method == "subscriptions/listen";
         match self.accept(hub, envelope, is_subscription, &reply, &principal) {
             Ok((slot, ids)) => {
-                let request = self.next_id();
+                let request = self.ids.next();
                 hub.callers.insert(reply.caller, Call::Pool(request));
                 let text = ids.replace(envelope.text, request, None, |parts| parts.concat());
                 let is_held = self.support == Support::Unknown;

@@ -18,7 +18,7 @@ use super::hub::Hub;
 use super::process::Process;
 use super::reply::Reply;
 use crate::service::child::{Keeper, OnFailure, code_and_signal, describe};
-use crate::service::jsonrpc::{Forwarded, Pending, RequestKind};
+use crate::service::jsonrpc::{Forwarded, Pending, RequestKind, UpstreamIds};
 use crate::sys::drop_code;
 use crate::{Context, Principal, StatusCode, TimerId};
 
@@ -115,7 +115,7 @@ pub(super) struct Pool {
     pub(super) support: Support,
     /// The index of a request's process is its slot.
     requests: Pending<PendingRequest>,
-    last_id: u64,
+    ids: UpstreamIds,
     pub(super) tools: Tools,
     /// The tools that are being listed, page by page.
     listing: Option<Listing>,
@@ -159,7 +159,7 @@ impl Pool {
                 .collect(),
             support: Support::Unknown,
             requests: Pending::new(None),
-            last_id: 0,
+            ids: UpstreamIds::default(),
             tools: Tools::default(),
             listing: None,
             in_hand: None,
@@ -283,7 +283,7 @@ impl Pool {
         purpose: Purpose,
         params: &str,
     ) {
-        let id = self.next_id();
+        let id = self.ids.next();
         let version = env!("CARGO_PKG_VERSION");
         let message = format!(
             r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{{params}"_meta":{{"io.modelcontextprotocol/protocolVersion":"{STATELESS}","io.modelcontextprotocol/clientInfo":{{"name":"outrigger","version":"{version}"}},"io.modelcontextprotocol/clientCapabilities":{{}}}}}}}}"#
@@ -307,11 +307,6 @@ impl Pool {
                 self.ask(ctx, slot, "tools/list", Purpose::ListTools, "");
             }
         }
-    }
-
-    fn next_id(&mut self) -> u64 {
-        self.last_id += 1;
-        self.last_id
     }
 
     fn send(&mut self, ctx: &mut Context, slot: usize, text: &str) {

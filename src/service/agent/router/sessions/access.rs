@@ -82,7 +82,7 @@ impl fmt::Display for SessionError {
     }
 }
 
-/// The rules for who may use and know of sessions. It changes nothing.
+/// Decides which clients may use a session, learn of it, or get a message about it. Read-only.
 #[derive(Clone, Copy)]
 pub(crate) struct Access<'a> {
     exchange: &'a Exchange,
@@ -413,12 +413,12 @@ pub(crate) enum Receiver {
     Early(Box<str>),
     /// Nobody: the sessions have no clients, or belong to another process.
     Nobody,
-    /// Nobody: they are sessions of several clients, one of whom must not know of the other's.
+    /// Nobody: the sessions belong to several clients, which must not learn of each other's.
     Crossing,
 }
 
 impl Sessions {
-    /// The rules for who may use and know of sessions.
+    /// The rules of access, for the present clients and sessions.
     pub(crate) fn access<'a>(&'a self, exchange: &'a Exchange) -> Access<'a> {
         Access {
             exchange,
