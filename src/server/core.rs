@@ -254,20 +254,14 @@ impl Core {
     ) -> usize {
         let mut broadcast = Broadcast::new(message);
         let mut sent = 0;
-        let mut full = Vec::new();
         for client in self.registry.iter_mut() {
             let ours = self.service_id.includes(client.service_id) && client.wire.is_open();
-            if !ours || !to(client.id, client.path()) {
-                continue;
+            if ours && to(client.id, client.path()) {
+                sent += usize::from(client.push_shared(&mut self.env, &mut broadcast));
             }
-            if !client.wire.fits(&self.env, message.as_bytes().len()) {
-                full.push(client.id);
-                continue;
-            }
-            sent += 1;
-            client.push_shared(&mut self.env, &mut broadcast);
         }
-        self.end_broadcast(message, sent, full)
+        self.env.charge_broadcast(sent);
+        sent
     }
 
     /// Sends a message to those of these clients that belong to the current service and are open. Returns the number of clients
@@ -275,36 +269,12 @@ impl Core {
     pub(super) fn send_to_all(&mut self, ids: &[ClientId], message: Message<'_>) -> usize {
         let mut broadcast = Broadcast::new(message);
         let mut sent = 0;
-        let mut full = Vec::new();
         for &id in ids {
-            let Some((client, env)) = self.own(id).filter(|(client, _)| client.wire.is_open())
-            else {
-                continue;
-            };
-            if !client.wire.fits(env, message.as_bytes().len()) {
-                full.push(id);
-                continue;
+            if let Some((client, env)) = self.own(id) {
+                sent += usize::from(client.push_shared(env, &mut broadcast));
             }
-            sent += 1;
-            client.push_shared(env, &mut broadcast);
         }
-        self.end_broadcast(message, sent, full)
-    }
-
-    /// Sends a broadcast to the clients that are over the limit of output, and counts its work. Returns the number of clients
-    /// that it was sent to.
-    fn end_broadcast(
-        &mut self,
-        message: Message<'_>,
-        mut sent: usize,
-        full: Vec<ClientId>,
-    ) -> usize {
-        self.env.budget.spend(sent / 8);
-        // `push` writes the queued output of these clients first, and closes those that are still over the limit.
-        for id in full {
-            let pushed = self.with(id, |client, env| client.push(env, message));
-            sent += usize::from(pushed == Some(Ok(())));
-        }
+        self.env.charge_broadcast(sent);
         sent
     }
 

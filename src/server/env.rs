@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::client::Batches;
 use super::budget::{Budget, CLIENT_SHARE};
 use super::clock::{Nanos, Stopwatch};
 use super::config::Config;
@@ -46,6 +47,8 @@ pub(super) struct Env {
     pub(super) protocol: Shared,
     /// The write buffer. It collects the replies to one read of a client, and is empty otherwise.
     pub(super) output: Vec<u8>,
+    /// The frames of this turn's broadcasts.
+    pub(super) batches: Batches,
     /// The size at which the write buffer is written.
     most_output: usize,
     /// Whether some of the bytes of this read are not handled yet, so that more replies may follow.
@@ -87,6 +90,7 @@ impl Env {
             scratch: Scratch::default(),
             protocol: Shared::new(config.limits, compression(&config)),
             output: Vec::new(),
+            batches: Batches::default(),
             most_output: WRITE_BUFFER.min(config.soft_outbound),
             has_more_input: false,
             news: VecDeque::new(),
@@ -256,6 +260,13 @@ impl Env {
         let id = self.scheduler.acquire(Payer::Service(service_id));
         self.scheduler.push(id, Work::StartOwn(service_id));
         self.scheduler.release(id);
+    }
+
+    /// Counts the work of queueing a message for so many clients. Writing it is charged when it is done.
+    pub(super) fn charge_broadcast(&mut self, clients: usize) {
+        /// The clients that are served in one unit.
+        const CLIENTS: usize = 8;
+        self.budget.spend(clients / CLIENTS);
     }
 
     /// Queues news of a client.

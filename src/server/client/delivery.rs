@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::outbox::Outbox;
 use super::outgoing::{LastConnection, Upstream};
 use super::{ReadGate, Why};
-use crate::protocol::{Accept, Cause, CloseCode, CloseReason, Message, Time};
+use crate::protocol::{Accept, Cause, CloseCode, CloseReason, Time};
 use crate::server::config::ResumeConfig;
 use crate::server::resume_token::{ResumeToken, Secret};
 use crate::server::tls::PeerCertificate;
@@ -139,10 +139,15 @@ impl Delivery {
         total.saturating_sub(largest) <= self.limits.buffer
     }
 
-    /// Keeps a message until the client confirms it. Returns the memory that it takes, and whether it must be sent now: it waits
-    /// if earlier ones do, or if the connection was cut.
-    pub(super) fn keep(&mut self, message: Message<'_>, is_connected: bool) -> (usize, bool) {
-        let len = self.outbox.push(message, !is_connected);
+    /// Keeps a message until the client confirms it. `add` adds it to the outbox and returns its length; its second argument says
+    /// whether the message waits. Returns the length, and whether the message must be sent now: it waits if earlier ones do, or if
+    /// the connection was cut.
+    pub(super) fn keep(
+        &mut self,
+        is_connected: bool,
+        add: impl FnOnce(&mut Outbox, bool) -> usize,
+    ) -> (usize, bool) {
+        let len = add(&mut self.outbox, !is_connected);
         let is_sent = self.outbox.unsent() == 0;
         self.unpinged += if is_sent { len } else { 0 };
         (len, is_sent)

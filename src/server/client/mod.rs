@@ -8,6 +8,7 @@
 //! Questions about the connection, and about what is kept for a client that is cut, are methods of the wire. What sends, or changes
 //! the client, is a method of the client.
 
+mod broadcast;
 mod delivery;
 mod http;
 mod inbound;
@@ -22,10 +23,10 @@ mod wire;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(super) use self::broadcast::{Batches, Broadcast};
 pub(super) use self::delivery::{Delivery, WrongCount};
 pub(super) use self::inbound::{Inbound, Input, Read, ReadGate, SHORT_READ, Why};
 pub(super) use self::outgoing::Upstream;
-pub(super) use self::output::Broadcast;
 use self::wire::{Flags, Protocol};
 pub(super) use self::wire::{Join, Wire};
 use super::address::Remote;

@@ -8,15 +8,15 @@
 //! * After the socket has accepted only a part: the rest is in the [`Output`] until the socket has room.
 
 use std::io::{self, IoSlice};
-use std::sync::Arc;
 
 use super::Client;
 use super::delivery::Delivery;
 use super::outbox::Outbox;
-use super::output::{Broadcast, Output};
+use super::broadcast::Broadcast;
+use super::output::Output;
 use super::wire::{Protocol, Wire};
 use crate::protocol::deflate::{SLICE, Squeeze};
-use crate::protocol::{CloseReason, Message, SentHeader, Time};
+use crate::protocol::{CloseReason, Message, SentHeader, Shared, Time};
 use crate::server::budget::WRITE;
 use crate::server::env::{Env, News, WRITE_BUFFER};
 use crate::server::error::SendError;
@@ -31,14 +31,14 @@ const LARGE: usize = 128 << 10;
 /// The maximum number of bytes written to one client in one piece of work.
 const WRITE_PER_TURN: usize = 1 << 20;
 
+/// What a message that clients share takes for each of them, in bytes, besides its frame.
+const OVERHEAD: usize = 64;
+
 /// The bytes that are compressed in one unit of work.
 const COMPRESSED_IN_UNIT: usize = 64;
 
 /// The cost of compressing a slice.
 const SQUEEZE: usize = SLICE / COMPRESSED_IN_UNIT;
-
-/// A broadcast up to this size is copied for each client; the clients share a longer one.
-const COPIED: usize = 4 << 10;
 
 impl Client {
     /// Sends a message. It is written at the end of the current turn at the latest, together with the client's other
@@ -63,9 +63,6 @@ impl Client {
         }
         if !self.keep(env, message) {
             self.traffic.messages_out += 1;
-            if let Protocol::Detached(detached) = &mut self.wire.protocol {
-                detached.last_message = env.now;
-            }
             return Ok(());
         }
         let sent = self.send_now(env, message);
@@ -188,35 +185,45 @@ impl Client {
         true
     }
 
-    /// Sends the frame of a broadcast that suits the client. It is written at the end of the turn, together with the others.
-    pub(crate) fn push_shared(&mut self, env: &mut Env, broadcast: &mut Broadcast<'_>) {
-        if self.wire.is_resumable() {
-            // A client that cannot take the message is closed.
-            let _ = self.push_behind(env, broadcast.message);
-            return;
-        }
+    /// Sends a message that several clients get. It is written at the end of the turn, together with the others. Returns whether it
+    /// was sent: a client that has no room for it is closed.
+    pub(crate) fn push_shared(&mut self, env: &mut Env, broadcast: &mut Broadcast<'_>) -> bool {
         if self.wire.is_ours() {
-            let _ = self.send_now(env, broadcast.message);
-            return;
+            // Each of these connections masks its frames with keys of its own.
+            return self.push(env, broadcast.message).is_ok();
+        }
+        if !self.wire.is_open() {
+            return false;
+        }
+        if !self.wire.fits(env, broadcast.len()) && !self.make_room(env, broadcast.len()) {
+            return false;
+        }
+        self.traffic.messages_out += 1;
+        if self.wire.is_resumable() && !self.keep_shared(env, broadcast) {
+            return true;
+        }
+        if self.wire.is_reading() {
+            // The replies to what is being read come first.
+            self.write_output(env);
         }
         let is_behind = self.wire.has_squeeze();
         let Some(socket) = self.wire.websocket_mut() else {
-            return;
+            return false;
         };
-        self.traffic.messages_out += 1;
         socket.handle_message(env.now);
-        let frame = broadcast.frame(socket, &mut env.protocol.compression, is_behind);
-        if self.wire.is_reading() {
-            env.output.extend_from_slice(frame);
-            return;
+        let Shared { compression, .. } = &mut env.protocol;
+        let frames = broadcast.frame(socket, compression, &mut env.batches, is_behind);
+        let output = self.wire.output_mut();
+        output.push_shared(frames);
+        output.congested |= output.queued() > env.config.soft_outbound;
+        env.memory.add(OVERHEAD);
+        if !output.blocked {
+            self.write_later(env);
         }
-        self.enqueue(env, |output| {
-            if frame.len() <= COPIED {
-                output.push(&[frame], 0);
-            } else {
-                output.push_shared(Arc::clone(frame), 0);
-            }
-        });
+        if self.wire.is_resumable() {
+            self.ping_if_due(env);
+        }
+        true
     }
 
     /// Runs an operation of the protocol on the connection and sends the bytes that it produces.
@@ -393,6 +400,7 @@ impl Client {
 
     /// Writes queued output, at most [`WRITE_PER_TURN`], and takes the next step of closing if all is written.
     pub(crate) fn flush(&mut self, env: &mut Env) {
+        env.batches.complete();
         if self.wire.stream.sealed() > 0 && !self.flush_sealed(env) {
             return;
         }

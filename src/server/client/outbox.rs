@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::broadcast::SharedMessage;
 use crate::protocol::Message;
 
 /// The size of a block, which holds several messages. A longer message gets a block of its own.
@@ -13,6 +14,71 @@ const FIRST_BLOCK: usize = 256;
 /// The length of the prefix of each message: a number that is twice the length of its payload, plus 1 if it is binary.
 const PREFIX: usize = size_of::<u64>();
 
+/// Some of the messages that are kept.
+#[derive(Debug)]
+enum Block {
+    /// Messages, each with its prefix.
+    Own(Vec<u8>),
+    /// One message that other clients keep, too. Its prefix is not stored, but counts.
+    Shared(SharedMessage),
+}
+
+impl Block {
+    /// The number of bytes, with the prefixes.
+    fn len(&self) -> usize {
+        match self {
+            Self::Own(bytes) => bytes.len(),
+            Self::Shared(message) => PREFIX + message.payload.len(),
+        }
+    }
+
+    /// The memory in bytes. Clients that keep the same message share it equally.
+    fn memory(&self) -> usize {
+        match self {
+            Self::Own(bytes) => bytes.capacity(),
+            Self::Shared(message) => message.payload.held() + size_of::<Self>(),
+        }
+    }
+
+    /// The length of the message at a position, with its prefix.
+    fn message_len(&self, at: usize) -> Option<usize> {
+        match self {
+            Self::Own(bytes) => Some(PREFIX + split(bytes.get(at..)?)?.1.len()),
+            Self::Shared(_) => (at == 0).then_some(self.len()),
+        }
+    }
+
+    /// The message at a position.
+    fn message(&self, at: usize) -> Option<Message<'_>> {
+        let (is_binary, payload) = match self {
+            Self::Own(bytes) => split(bytes.get(at..)?)?,
+            Self::Shared(message) => (message.is_binary, message.payload.as_slice()),
+        };
+        Some(match std::str::from_utf8(payload) {
+            Ok(text) if !is_binary => Message::Text(text),
+            _ => Message::Binary(payload),
+        })
+    }
+
+    /// Replaces a shared message with a copy, if that takes less memory.
+    fn copy_if_better(&mut self) {
+        if let Self::Shared(message) = self
+            && message.payload.are_better_copied()
+        {
+            let mut copy = Vec::with_capacity(PREFIX + message.payload.len());
+            append(message.is_binary, message.payload.as_slice(), &mut copy);
+            *self = Self::Own(copy);
+        }
+    }
+}
+
+/// Appends a message with its prefix.
+fn append(is_binary: bool, payload: &[u8], block: &mut Vec<u8>) {
+    let prefix = (payload.len() as u64) << 1 | u64::from(is_binary);
+    block.extend_from_slice(&prefix.to_le_bytes());
+    block.extend_from_slice(payload);
+}
+
 /// The messages kept for a client: those that it may not have received, and those that have not been sent.
 ///
 /// ```text
@@ -21,7 +87,7 @@ const PREFIX: usize = size_of::<u64>();
 /// ```
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    blocks: VecDeque<Vec<u8>>,
+    blocks: VecDeque<Block>,
     /// The number of bytes of the first block that are no longer kept.
     released: usize,
     /// The number of messages that were sent before the first kept one.
@@ -41,8 +107,6 @@ pub(super) struct Outbox {
     cursor: (usize, usize),
     /// The length of the longest message since the outbox was last empty.
     largest: usize,
-    /// The memory of all blocks, in bytes.
-    memory: usize,
 }
 
 impl Outbox {
@@ -63,7 +127,7 @@ impl Outbox {
 
     /// The memory that the outbox uses, in bytes.
     pub(super) fn memory(&self) -> usize {
-        self.memory
+        self.blocks.iter().map(Block::memory).sum()
     }
 
     /// The number of messages that were sent before the first kept one.
@@ -91,60 +155,78 @@ impl Outbox {
     pub(super) fn push(&mut self, message: Message<'_>, waits: bool) -> usize {
         let payload = message.as_bytes();
         let needed = PREFIX + payload.len();
-        let block = match self.blocks.back_mut() {
-            Some(last) if last.len() + needed <= BLOCK => last,
-            _ => {
-                self.blocks.push_back(Vec::new());
-                let last = self.blocks.len() - 1;
-                &mut self.blocks[last]
-            }
+        match self.blocks.back() {
+            Some(Block::Own(last)) if last.len() + needed <= BLOCK => {}
+            _ => self.push_block(Block::Own(Vec::new())),
+        }
+        let index = self.blocks.len() - 1;
+        let Block::Own(block) = &mut self.blocks[index] else {
+            unreachable!("the last block has room");
         };
         if block.capacity() - block.len() < needed {
-            self.memory -= block.capacity();
             let least = block.len() + needed;
             let wanted = (2 * block.capacity()).clamp(FIRST_BLOCK, BLOCK);
             block.reserve_exact(wanted.max(least) - block.len());
-            self.memory += block.capacity();
         }
-        let is_binary = matches!(message, Message::Binary(_));
-        let prefix = (payload.len() as u64) << 1 | u64::from(is_binary);
         let begin = block.len();
-        block.extend_from_slice(&prefix.to_le_bytes());
-        block.extend_from_slice(payload);
+        append(matches!(message, Message::Binary(_)), payload, block);
+        self.count(needed, (index, begin), waits);
+        needed
+    }
+
+    /// Adds a message that several clients keep, as [`Outbox::push`] does.
+    pub(super) fn push_shared(
+        &mut self,
+        message: Message<'_>,
+        shared: SharedMessage,
+        waits: bool,
+    ) -> usize {
+        /// A shorter message takes less memory as a copy.
+        const SHORT: usize = 128;
+        if shared.payload.len() < SHORT {
+            return self.push(message, waits);
+        }
+        let block = Block::Shared(shared);
+        let needed = block.len();
+        self.push_block(block);
+        self.count(needed, (self.blocks.len() - 1, 0), waits);
+        needed
+    }
+
+    fn push_block(&mut self, block: Block) {
+        if let Some(last) = self.blocks.back_mut() {
+            last.copy_if_better();
+        }
+        self.blocks.push_back(block);
+    }
+
+    /// Counts a message that was added at a position.
+    fn count(&mut self, len: usize, position: (usize, usize), waits: bool) {
         self.count += 1;
-        self.len += needed;
-        self.largest = self.largest.max(needed);
+        self.len += len;
+        self.largest = self.largest.max(len);
         if waits || self.unsent > 0 {
             if self.unsent == 0 {
-                self.cursor = (self.blocks.len() - 1, begin);
+                self.cursor = position;
             }
             self.unsent += 1;
         }
-        needed
     }
 
     /// The next message that was not sent on the current connection.
     pub(super) fn next_unsent(&self) -> Option<Message<'_>> {
-        let (is_binary, payload) = self.split_next()?;
-        Some(match std::str::from_utf8(payload) {
-            Ok(text) if !is_binary => Message::Text(text),
-            _ => Message::Binary(payload),
-        })
-    }
-
-    /// The first unsent message: whether it is binary, and its payload.
-    fn split_next(&self) -> Option<(bool, &[u8])> {
         let (block, at) = self.cursor;
         let block = self.blocks.get(block).filter(|_| self.unsent > 0)?;
-        split(block.get(at..)?)
+        block.message(at)
     }
 
     /// Records that the next unsent message was sent. Returns its length with its prefix.
     pub(super) fn advance(&mut self) -> usize {
-        let Some((_, payload)) = self.split_next() else {
+        let (block, at) = self.cursor;
+        let block = self.blocks.get(block).filter(|_| self.unsent > 0);
+        let Some(len) = block.and_then(|block| block.message_len(at)) else {
             return 0;
         };
-        let len = PREFIX + payload.len();
         self.unsent -= 1;
         let (block, at) = &mut self.cursor;
         *at += len;
@@ -185,16 +267,14 @@ impl Outbox {
     fn release(&mut self, until: u64) {
         while self.before < until
             && let Some(first) = self.blocks.front()
-            && let Some((_, payload)) = split(&first[self.released..])
+            && let Some(len) = first.message_len(self.released)
         {
-            let len = PREFIX + payload.len();
             self.before += 1;
             self.count -= 1;
             self.len -= len;
             self.confirmed_len = self.confirmed_len.saturating_sub(len);
             self.released += len;
             if self.released == first.len() {
-                self.memory -= first.capacity();
                 self.released = 0;
                 self.blocks.pop_front();
                 self.cursor.0 = self.cursor.0.saturating_sub(1);
@@ -207,17 +287,13 @@ impl Outbox {
 
     /// The lengths of the kept messages, oldest first.
     fn lengths(&self) -> impl Iterator<Item = usize> {
-        let mut blocks = self.blocks.iter();
-        let mut rest = match blocks.next() {
-            Some(first) => &first[self.released..],
-            None => &[],
-        };
+        let (mut block, mut at) = (0, self.released);
         std::iter::from_fn(move || {
-            while rest.is_empty() {
-                rest = blocks.next()?;
+            let len = self.blocks.get(block)?.message_len(at)?;
+            at += len;
+            if at == self.blocks[block].len() {
+                (block, at) = (block + 1, 0);
             }
-            let len = PREFIX + split(rest)?.1.len();
-            rest = &rest[len..];
             Some(len)
         })
     }
@@ -287,8 +363,6 @@ mod tests {
                 lengths[..confirmed].iter().sum::<usize>()
             );
             assert!(confirmed + outbox.unsent() as usize <= model.len());
-            let capacity: usize = outbox.blocks.iter().map(Vec::capacity).sum();
-            assert_eq!(outbox.memory(), capacity);
             // Two neighboring blocks hold more than one block's worth of messages.
             assert!(outbox.memory() <= 2 * outbox.len() + 3 * BLOCK.max(outbox.largest()));
         }

@@ -1,12 +1,12 @@
-//! The output of a connection that its socket has not taken, and the frames of a broadcast, which connections share.
+//! The output of a connection that its socket has not taken.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::protocol::deflate::{Codec, Compression, CompressionFailed, SLICE, Squeeze};
-use crate::protocol::{Message, SentHeader, Time, WebSocket};
+use super::broadcast::Frames;
+use crate::protocol::Time;
+use crate::protocol::deflate::{Codec, Compression, CompressionFailed, Squeeze};
 use crate::server::stream::Stream;
 use crate::server::tls::Scratch;
 
@@ -17,13 +17,14 @@ const BLOCK: usize = 64 << 10;
 const SMALL_BLOCK: usize = 4 << 10;
 
 /// The maximum number of blocks in one write.
-const BLOCKS_PER_WRITE: usize = 16;
+const BLOCKS_PER_WRITE: usize = 32;
 
 /// Bytes that wait to be written. Each block contains whole frames.
 #[derive(Debug)]
 enum Block {
     Own(Vec<u8>),
-    Shared(Arc<[u8]>),
+    /// Frames of broadcasts, which several connections share.
+    Shared(Frames),
     /// A part of the program, such as a page.
     Static(&'static [u8]),
     /// A message that is compressed when the socket has room for it.
@@ -34,7 +35,7 @@ impl Block {
     fn as_slice(&self) -> &[u8] {
         match self {
             Self::Own(bytes) => bytes,
-            Self::Shared(bytes) => bytes,
+            Self::Shared(frames) => frames.as_slice(),
             Self::Static(bytes) => bytes,
             Self::Squeeze(_) => &[],
         }
@@ -44,6 +45,7 @@ impl Block {
     fn len(&self) -> usize {
         match self {
             Self::Squeeze(message) => message.remaining(),
+            Self::Shared(frames) => frames.len(),
             bytes => bytes.as_slice().len(),
         }
     }
@@ -92,7 +94,7 @@ impl Output {
     pub(super) fn held(&self) -> usize {
         let block = |block: &Block| match block {
             Block::Own(bytes) => bytes.capacity(),
-            Block::Shared(bytes) => bytes.len() / Arc::strong_count(bytes),
+            Block::Shared(frames) => frames.held() + size_of::<Block>(),
             Block::Static(_) => 0,
             Block::Squeeze(message) => message.remaining(),
         };
@@ -168,16 +170,37 @@ impl Output {
         self.check();
     }
 
-    /// Appends a frame that several clients share. The first `written` bytes have been written already.
-    pub(super) fn push_shared(&mut self, frame: Arc<[u8]>, written: usize) {
-        debug_assert!(written < frame.len() && (written == 0 || self.queued == 0));
-        if self.queued == 0 {
-            self.written = written;
+    /// Appends frames that several clients share.
+    pub(super) fn push_shared(&mut self, frames: Frames) {
+        let len = frames.len();
+        let extends = match self.blocks.back_mut() {
+            Some(Block::Shared(last)) => last.extend(&frames),
+            _ => false,
+        };
+        if !extends {
+            self.copy_last();
+            self.blocks.push_back(Block::Shared(frames));
         }
-        self.queued += frame.len() - written;
-        self.largest = self.largest.max(frame.len());
-        self.blocks.push_back(Block::Shared(frame));
+        self.queued += len;
+        self.largest = self.largest.max(len);
         self.check();
+    }
+
+    /// Replaces the last block with a copy, if that takes less memory than sharing it. A block of which some was written stays.
+    fn copy_last(&mut self) {
+        let is_begun = self.written > 0 && self.blocks.len() == 1;
+        if is_begun {
+            return;
+        }
+        if let Some(Block::Shared(last)) = self.blocks.back()
+            && last.are_better_copied()
+        {
+            let (last, largest) = (last.clone(), self.largest);
+            self.blocks.pop_back();
+            self.queued -= last.len();
+            self.push(&[last.as_slice()], 0);
+            self.largest = largest;
+        }
     }
 
     /// Appends a message that is compressed when it is sent.
@@ -274,6 +297,7 @@ impl Output {
         }
         if self.queued == 0 {
             (self.largest, self.taken) = (0, None);
+            self.blocks = VecDeque::new();
         }
         self.check();
     }
@@ -288,64 +312,5 @@ impl Output {
                 .front()
                 .is_none_or(|block| self.written < block.len())
         );
-    }
-}
-
-/// The frames of a broadcast: one uncompressed, and one for each compression window that a client has negotiated.
-/// Clients share them.
-#[derive(Debug)]
-pub(crate) struct Broadcast<'a> {
-    pub(super) message: Message<'a>,
-    plain: Arc<[u8]>,
-    /// The compressed frames by the bits of their window. `None` if compression does not make the message smaller.
-    compressed: Vec<(u8, Option<Arc<[u8]>>)>,
-}
-
-impl<'a> Broadcast<'a> {
-    pub(crate) fn new(message: Message<'a>) -> Self {
-        let payload = message.as_bytes();
-        let header = SentHeader::new(message.opcode(), payload.len());
-        Self {
-            message,
-            plain: [header.encode().as_slice(), payload].concat().into(),
-            compressed: Vec::new(),
-        }
-    }
-
-    /// The frame for a client. `is_behind` says that a message waits to be compressed for it.
-    pub(super) fn frame(
-        &mut self,
-        socket: &mut WebSocket,
-        compression: &mut Option<Compression>,
-        is_behind: bool,
-    ) -> &Arc<[u8]> {
-        let (Some(codec), Some(compression)) = (socket.codec(), compression) else {
-            return &self.plain;
-        };
-        // Compressing a long message would block the loop, and a message that waits to be compressed must be compressed
-        // first.
-        if is_behind || self.message.as_bytes().len() > SLICE {
-            return &self.plain;
-        }
-        let window = codec.window();
-        let known = self.compressed.iter().position(|(bits, _)| *bits == window);
-        let at = known.unwrap_or_else(|| {
-            let payload = self.message.as_bytes();
-            let frame = compression.compress_alone(payload, window).map(|bytes| {
-                let header = SentHeader::compressed(self.message.opcode(), bytes.len());
-                let frame = [header.encode().as_slice(), &bytes].concat().into();
-                compression.give_back(bytes);
-                frame
-            });
-            self.compressed.push((window, frame));
-            self.compressed.len() - 1
-        });
-        match &self.compressed[at].1 {
-            Some(frame) => {
-                codec.note_alone();
-                frame
-            }
-            None => &self.plain,
-        }
     }
 }

@@ -7,6 +7,7 @@
 use std::io;
 
 use super::Client;
+use super::broadcast::Broadcast;
 use super::delivery::{Delivery, Detached, Stuck, is_cut, may_wait};
 use super::outbox::Outbox;
 use super::outgoing::is_cut_by_server;
@@ -176,12 +177,29 @@ impl Client {
     /// Keeps a message until the client confirms it. Returns whether the message must be sent now. Does nothing for a client
     /// that is not resumable.
     pub(super) fn keep(&mut self, env: &mut Env, message: Message<'_>) -> bool {
+        self.keep_with(env, |outbox, waits| outbox.push(message, waits))
+    }
+
+    /// Keeps a message that several clients get, as [`Client::keep`] does.
+    pub(super) fn keep_shared(&mut self, env: &mut Env, broadcast: &mut Broadcast<'_>) -> bool {
+        let kept = broadcast.kept(&mut env.batches);
+        let message = broadcast.message;
+        self.keep_with(env, |outbox, waits| outbox.push_shared(message, kept, waits))
+    }
+
+    fn keep_with(&mut self, env: &mut Env, add: impl FnOnce(&mut Outbox, bool) -> usize) -> bool {
         let is_connected = self.wire.is_connected();
         let Some(delivery) = self.wire.delivery_mut() else {
             return true;
         };
-        let (len, is_sent) = delivery.keep(message, is_connected);
+        let (len, is_sent) = delivery.keep(is_connected, add);
         env.memory.add(len);
+        if !is_sent && let Protocol::Detached(detached) = &mut self.wire.protocol {
+            detached.last_message = env.now;
+        }
+        let Some(delivery) = self.wire.delivery_mut() else {
+            return true;
+        };
         if delivery.check_crowd(env.now) {
             self.rearm(env);
         }
