@@ -190,12 +190,12 @@ pub use protocol::{
 #[cfg(feature = "server")]
 pub use server::{
     Access, AdoptedOrphans, ClientId, ClientStatus, Config, ConfigError, Connect, ConnectError,
-    Context, Credential, Ended, Error, Handle, Histogram, Interest, LinkTarget, Listen,
+    Context, Credential, Ended, Error, Handle, Histogram, Interest, Keep, LinkTarget, Listen,
     ListenAddress, Metrics, ParseClientIdError, ParseListenError, ParsePeersError,
     ParseResourceError, ParseScopeError, ParseSecretError, ParseTargetError, Peers, Principal,
     ProtectedResource, Proxies, Readiness, Reload, Remote, ResumeConfig, ResumeStatus, Retry,
     Route, Scope, Secret, SendError, Server, Service, ServiceId, SourceId, Status, StatusFields,
-    StatusValue, Stopped, Target, TimerId, Token, Tokens, TokensError, Traffic,
+    StatusValue, Stopped, SubscribeError, Target, TimerId, Token, Tokens, TokensError, Traffic,
 };
 #[cfg(feature = "tls")]
 pub use server::{ClientTls, TlsConfig, TlsError, TlsIdentity};

@@ -107,7 +107,7 @@ fn operate(world: &mut World, operation: u8, argument: u8, plan: &mut &[u8]) {
             write_frame(
                 true,
                 2,
-                &b"cobesmlpgrtx"[usize::from(operation / 13) % 12..][..1],
+                &b"cobesmlpgrtxuvkVU"[usize::from(operation / 13) % 17..][..1],
                 &mut frame,
             );
             world.give(id, &frame.repeat(1 + usize::from(argument % 3)));

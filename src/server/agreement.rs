@@ -1,5 +1,5 @@
 //! Checks that services and the registry agree on who is connected: a service keeps no client that is gone, and a service that
-//! keeps every client misses none.
+//! keeps every client misses none. The index of topics has each membership in the registry, and no other.
 
 use std::time::Duration;
 
@@ -21,11 +21,13 @@ pub(super) struct Disagreement {
     pub(super) kept: Vec<ClientId>,
     /// Clients that are connected and that their service has lost.
     pub(super) lost: Vec<ClientId>,
+    /// Clients whose memberships differ from the index of topics.
+    pub(super) members: Vec<ClientId>,
 }
 
 impl Disagreement {
     fn is_empty(&self) -> bool {
-        self.kept.is_empty() && self.lost.is_empty()
+        self.kept.is_empty() && self.lost.is_empty() && self.members.is_empty()
     }
 }
 
@@ -42,7 +44,7 @@ impl<S: Service> Server<S> {
         self.check_at = now + INTERVAL;
         let found = self.disagreement();
         if !found.is_empty() {
-            let count = found.kept.len() + found.lost.len();
+            let count = found.kept.len() + found.lost.len() + found.members.len();
             self.ctx.core.env.counters.disagreements += count as u64;
             log::error!("the services and the registry disagree: {found:?}");
             debug_assert!(false, "{found:?}");
@@ -70,6 +72,7 @@ impl<S: Service> Server<S> {
                 && is_kept.get(client.id.slot()) != Some(&true)
         });
         found.lost = lost.map(|client| client.id).collect();
+        found.members = self.ctx.core.topics.disagreement(registry);
         found
     }
 }

@@ -74,6 +74,10 @@ pub struct Config {
     /// The maximum number of clients and pending calls of one [person](crate::Principal::is_person); `None` means no limit. Further
     /// handshakes and calls get 503.
     pub max_clients_per_principal: Option<usize>,
+    /// The maximum number of topics in all. [`Context::subscribe`](crate::Context::subscribe) fails beyond it.
+    pub max_topics: usize,
+    /// The maximum number of topics of one client.
+    pub max_topics_per_client: usize,
     /// A cookie, `NAME=VALUE`, to set with each 101 response, by which a load balancer can route the client back to this
     /// server.
     pub affinity_cookie: Option<String>,
@@ -125,6 +129,10 @@ pub struct Config {
 impl Config {
     /// The default of [`Config::max_clients`].
     pub const MAX_CLIENTS: usize = 10_000;
+    /// The default of [`Config::max_topics`].
+    pub const MAX_TOPICS: usize = 100_000;
+    /// The default of [`Config::max_topics_per_client`].
+    pub const MAX_TOPICS_PER_CLIENT: usize = 1000;
     /// The default of [`Config::max_json`]: 4 MiB.
     pub const MAX_JSON: usize = 4 << 20;
     /// The default of [`Config::max_outbound`]: 8 MiB.
@@ -299,6 +307,8 @@ impl Default for Config {
             max_clients: Self::MAX_CLIENTS,
             max_clients_per_address: None,
             max_clients_per_principal: None,
+            max_topics: Self::MAX_TOPICS,
+            max_topics_per_client: Self::MAX_TOPICS_PER_CLIENT,
             affinity_cookie: None,
             node: None,
             limits: Limits::default(),

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use super::address::{ListenAddress, Remote};
-use super::client::{Client, Delivery};
+use super::client::{Client, Delivery, Keep};
 use super::config::Config;
 use super::core::Core;
 use super::error::SendError;
@@ -14,6 +14,7 @@ use super::policy::{LinkTarget, Principal, Scope};
 use super::scheduler::Work;
 use super::sources::{Interest, Readiness};
 use super::status::Status;
+use super::topics::SubscribeError;
 use crate::protocol::{CloseCode, CloseReason, Message, Response, Time};
 
 /// The server's interface for services. Most methods of a [`Service`](crate::Service) take it as an argument.
@@ -61,6 +62,103 @@ impl Context {
     /// number of other clients.
     pub fn send_to_all<'m>(&mut self, ids: &[ClientId], message: impl Into<Message<'m>>) -> usize {
         self.core.send_to_all(ids, message.into())
+    }
+
+    // Topics.
+
+    /// Subscribes a client to a topic: it gets what is [published](Context::publish) there, until it is unsubscribed or disconnects.
+    /// A client that resumes its connection stays a member. Returns whether it was no member before.
+    ///
+    /// A topic exists while it has members. Its name is any text of 1 to 255 bytes, and is compared byte by byte. Each service has
+    /// topics of its own.
+    ///
+    /// ```
+    /// use outrigger::{ClientId, Context, Message, Request, Service};
+    ///
+    /// struct Rooms;
+    ///
+    /// impl Service for Rooms {
+    ///     fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
+    ///         if ctx.subscribe(client, request.path()).is_err() {
+    ///             ctx.close(client, outrigger::CloseCode::TRY_AGAIN, "too many rooms");
+    ///         }
+    ///     }
+    ///
+    ///     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
+    ///         let room = ctx.path(client).unwrap_or_default().to_owned();
+    ///         ctx.publish_except(client, &room, message);
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The client is gone, the name is not valid, or a limit is reached.
+    pub fn subscribe(&mut self, id: ClientId, topic: &str) -> Result<bool, SubscribeError> {
+        self.subscribe_keeping(id, topic, Keep::All)
+    }
+
+    /// Subscribes a client as [`Context::subscribe`] does, and says which messages wait while it cannot take them. For a member,
+    /// changes this from the next message on.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Context::subscribe`].
+    pub fn subscribe_keeping(
+        &mut self,
+        id: ClientId,
+        topic: &str,
+        keep: Keep,
+    ) -> Result<bool, SubscribeError> {
+        self.core.subscribe(id, topic, keep)
+    }
+
+    /// Ends a subscription. A message of the topic that waits for the client is dropped. Returns whether the client was a member.
+    pub fn unsubscribe(&mut self, id: ClientId, topic: &str) -> bool {
+        self.core.unsubscribe(id, topic)
+    }
+
+    /// Sends a message to the members of a topic. Returns the number of members that it was sent to, or for which it waits. Its time
+    /// depends on the number of members only. The frame is encoded once, and compressed once for each window size.
+    pub fn publish<'m>(&mut self, topic: &str, message: impl Into<Message<'m>>) -> usize {
+        self.core.publish(topic, message.into(), |_| false)
+    }
+
+    /// Publishes a message as [`Context::publish`] does, but not to one client: usually the one that has sent it.
+    pub fn publish_except<'m>(
+        &mut self,
+        client: ClientId,
+        topic: &str,
+        message: impl Into<Message<'m>>,
+    ) -> usize {
+        self.core
+            .publish(topic, message.into(), |member| member == client)
+    }
+
+    /// Publishes a message as [`Context::publish`] does, but not to these clients.
+    pub(crate) fn publish_except_all(
+        &mut self,
+        clients: &[ClientId],
+        topic: &str,
+        message: Message<'_>,
+    ) -> usize {
+        self.core
+            .publish(topic, message, |member| clients.contains(&member))
+    }
+
+    /// The topics of a client, in no particular order.
+    pub fn topics(&self, id: ClientId) -> impl Iterator<Item = &str> {
+        self.core.topics_of(id)
+    }
+
+    /// The members of a topic, in no particular order.
+    pub fn subscribers(&self, topic: &str) -> impl Iterator<Item = ClientId> {
+        self.core.subscribers(topic)
+    }
+
+    /// The topics of the service, each with the number of its members, in no particular order.
+    pub fn all_topics(&self) -> impl Iterator<Item = (&str, usize)> {
+        self.core.all_topics()
     }
 
     /// Begins the closing handshake (RFC 6455 section 7.1.2). An invalid code becomes 1011, and a reason over 123 bytes

@@ -21,6 +21,7 @@ use super::sources::{Interest, Readiness, Sources};
 use super::status::{ClientStatus, Status, StatusFields};
 use super::stream::Stream;
 use super::timers::Timers;
+use super::topics::Topics;
 use crate::protocol::{Message, Time};
 use crate::sys::trim_heap;
 
@@ -32,6 +33,7 @@ const TRIM_DELAY: Duration = Duration::from_millis(500);
 pub(super) struct Core {
     pub(super) env: Env,
     pub(super) registry: Registry,
+    pub(super) topics: Topics,
     pub(super) timers: Timers,
     pub(super) sources: Sources,
     pub(super) shutdown: Shutdown,
@@ -67,6 +69,7 @@ impl Core {
         let certificate_check = config.has_tls().then_some(now);
         Self {
             registry: Registry::new(),
+            topics: Topics::default(),
             timers: Timers::new(now),
             env: Env::new(config, now),
             sources: Sources::default(),

@@ -64,6 +64,10 @@ pub(super) struct Counters {
     pub(super) ended_clients: Traffic,
     /// Messages of clients that services have refused because of their length.
     pub(super) long_json: u64,
+    /// Messages that services have published to topics.
+    pub(super) published: u64,
+    /// Messages of topics that a newer one has replaced before a client could take them.
+    pub(super) replaced: u64,
     /// Calls that services have received, except those of the console.
     pub(super) service_calls: u64,
     /// Clients whose connection was cut and that could resume it.

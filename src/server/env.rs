@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::client::Batches;
 use super::budget::{Budget, CLIENT_SHARE};
+use super::client::Batches;
 use super::clock::{Nanos, Stopwatch};
 use super::config::Config;
 use super::counters::Counters;

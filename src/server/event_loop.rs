@@ -513,6 +513,7 @@ impl<S: Service> Server<S> {
         {
             core.env.counters.tls_failed();
         }
+        core.leave_topics(&client);
         client.wire.hang_up(id, &mut core.env.scratch, &core.poll);
         core.env.scheduler.release(client.wire.account);
         core.env.counters.ended(client.traffic, client.outcome());

@@ -20,6 +20,7 @@ type Posted<S> = Box<dyn FnOnce(&mut S, &mut Context) + Send>;
 enum HandleCommand<S> {
     Send(ClientId, OwnedMessage),
     Broadcast(OwnedMessage),
+    Publish(String, OwnedMessage),
     Close(ClientId, CloseCode, String),
     Post(Posted<S>),
     Status(Sender<Status>),
@@ -95,6 +96,16 @@ impl<S> Handle<S> {
     /// Sends a message to every client.
     pub fn broadcast(&self, message: impl Into<OwnedMessage>) -> Result<(), Stopped> {
         self.command(HandleCommand::Broadcast(message.into()))
+    }
+
+    /// Sends a message to the members of a [topic](Context::subscribe): of the topics with this name of all services, if the server
+    /// has several. Messages that are published together are written together.
+    pub fn publish(
+        &self,
+        topic: impl Into<String>,
+        message: impl Into<OwnedMessage>,
+    ) -> Result<(), Stopped> {
+        self.command(HandleCommand::Publish(topic.into(), message.into()))
     }
 
     /// Closes a client with a code and a reason.
@@ -180,6 +191,9 @@ impl<S: Service> Inbox<S> {
                 HandleCommand::Send(client, message) => ctx.send(client, message.as_message()),
                 HandleCommand::Broadcast(message) => {
                     _ = ctx.broadcast(message.as_message(), |_, _| true)
+                }
+                HandleCommand::Publish(topic, message) => {
+                    _ = ctx.publish(&topic, message.as_message())
                 }
                 HandleCommand::Close(client, code, reason) => ctx.close(client, code, reason),
                 HandleCommand::Post(function) => function(service, ctx),

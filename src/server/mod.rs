@@ -65,6 +65,7 @@ mod tls;
 #[cfg(not(feature = "tls"))]
 #[path = "tls/none.rs"]
 mod tls;
+mod topics;
 mod wakeup;
 mod wheel;
 
@@ -74,6 +75,7 @@ pub use address::{Listen, ListenAddress, ParseListenError, Remote};
 #[cfg(feature = "cli")]
 pub(crate) use admin::is_reserved_path;
 pub(crate) use capacity::too_little_memory;
+pub use client::Keep;
 pub use config::{Config, ConfigError, ResumeConfig};
 pub use connector::{Connect, ConnectError, ParseTargetError, Proxies, Retry, Target};
 pub use context::Context;
@@ -102,4 +104,5 @@ pub use status::{ClientStatus, ResumeStatus, Status, StatusFields, StatusValue};
 pub(crate) use tls::simulation::converse as converse_over_tls;
 #[cfg(feature = "tls")]
 pub use tls::{ClientTls, TlsConfig, TlsError, TlsIdentity};
+pub use topics::SubscribeError;
 pub use wakeup::Reload;

@@ -89,6 +89,16 @@ fn write_connections(out: &mut Metrics, ctx: &Context) {
         "Pending HTTP calls and open event streams, excluding this request.",
         ctx.core.env.calls.saturating_sub(1),
     );
+    out.gauge(
+        "outrigger_topics",
+        "Topics with members.",
+        ctx.core.topics.len(),
+    );
+    out.gauge(
+        "outrigger_topic_members",
+        "Subscriptions of clients to topics.",
+        ctx.core.topics.memberships(),
+    );
     out.counter(
         "outrigger_connections_accepted_total",
         "Accepted connections.",
@@ -202,6 +212,16 @@ fn write_traffic(out: &mut Metrics, ctx: &Context) {
             "Data messages to clients.",
             traffic.messages_out,
         ),
+        (
+            "outrigger_published_messages_total",
+            "Messages published to topics.",
+            ctx.core.env.counters.published,
+        ),
+        (
+            "outrigger_replaced_messages_total",
+            "Messages of topics that a newer message has replaced before a client could take them.",
+            ctx.core.env.counters.replaced,
+        ),
     ] {
         out.counter(name, help, value);
     }
@@ -313,6 +333,8 @@ fn write_limits(out: &mut Metrics, ctx: &Context) {
                 "max_clients_per_principal",
                 ctx.config().max_clients_per_principal.unwrap_or(0),
             ),
+            ("max_topics", ctx.config().max_topics),
+            ("max_topics_per_client", ctx.config().max_topics_per_client),
             ("max_head", limits.max_head),
             ("max_headers", limits.max_headers),
             ("max_message", limits.max_message),

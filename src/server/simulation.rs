@@ -4,6 +4,7 @@
 
 mod outgoing;
 mod peer;
+mod rooms;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use mio::Poll;
 
 use self::outgoing::Ours;
+use self::rooms::Rooms;
 use super::agreement::Disagreement;
 use super::client::ReadGate;
 use super::clock::{Nanos, Stopwatch};
@@ -45,6 +47,8 @@ pub(crate) struct Witness {
     pub(crate) endings: BTreeMap<ClientId, (Cause, CloseCode)>,
     /// The starts of programs: for a client, or for the service itself.
     pub(crate) starts: Vec<Option<ClientId>>,
+    /// The topics of the clients.
+    rooms: Rooms,
     /// The connections that the service opens.
     ours: Ours,
 }
@@ -115,6 +119,9 @@ impl Service for Witness {
             "{client} connects once"
         );
         ctx.send(client, Message::Text("welcome"));
+        if !client.serial().is_multiple_of(4) {
+            self.rooms.act(ctx, client, b'u');
+        }
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
@@ -161,6 +168,9 @@ impl Service for Witness {
                 (0..20).for_each(|_| ctx.send(someone, Message::Binary(&[9; 3000])));
                 ctx.send(client, message);
             }
+            Some(letter @ (b'u' | b'k' | b'U' | b'v' | b'V')) => {
+                self.rooms.act(ctx, client, *letter);
+            }
             Some(b'q') => ctx.queue_start(client),
             Some(b'Q') => ctx.queue_own_start(),
             Some(b'p') => ctx.set_paused(true),
@@ -200,6 +210,7 @@ impl Service for Witness {
             "sending to a disconnected client fails"
         );
         ctx.broadcast(Message::Text("someone left"), |_, _| true);
+        self.rooms.disconnected(ctx, client);
         self.let_go(ctx);
         self.ours.disconnected(client);
         self.ours.act(ctx, client);
@@ -539,6 +550,7 @@ impl World {
             );
             assert!(client.wire.held() <= 2 * ctx.config().limits.max_message + 1024);
         }
+        self.server.service.rooms.check(ctx);
         let holders = ctx.core.registry.len() + ctx.core.sources.len();
         assert_eq!(ctx.core.env.scheduler.holders(), holders);
         assert_eq!(present, self.server.service.present);

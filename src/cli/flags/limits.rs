@@ -99,6 +99,36 @@ pub(super) const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
+        name: "max-topics",
+        takes: Takes::One("N"),
+        default: Some("100000"),
+        help: "maximum topics that clients can be subscribed to in all",
+        set: |settings, value| {
+            put(
+                &mut settings.server.max_topics,
+                number(value, 1..=10_000_000),
+            )
+        },
+        accepts: samples(&["1", "10000000"]),
+        rejects: &["0", "10000001", "many"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "max-topics-per-client",
+        takes: Takes::One("N"),
+        default: Some("1000"),
+        help: "maximum topics that one client can be subscribed to",
+        set: |settings, value| {
+            put(
+                &mut settings.server.max_topics_per_client,
+                number(value, 1..=1_000_000),
+            )
+        },
+        accepts: samples(&["1", "1000000"]),
+        rejects: &["0", "1000001", "many"],
+        ..Flag::BASE
+    },
+    Flag {
         name: "affinity-cookie",
         takes: Takes::One("NAME=VALUE"),
         help: "cookie to set with each 101 response, for load balancers",

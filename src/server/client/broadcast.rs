@@ -136,10 +136,7 @@ impl Batches {
 
     fn add_compressed(&mut self, message: Message<'_>, window: u8, compressed: &[u8]) -> Frames {
         self.is_open = true;
-        let known = self
-            .compressed
-            .iter()
-            .position(|(bits, _)| *bits == window);
+        let known = self.compressed.iter().position(|(bits, _)| *bits == window);
         let at = known.unwrap_or_else(|| {
             self.compressed.push((window, OpenBatch::default()));
             self.compressed.len() - 1
@@ -236,9 +233,6 @@ impl<'a> Broadcast<'a> {
     /// The message for clients that get it when they can take it.
     pub(super) fn owned(&mut self) -> Arc<OwnedMessage> {
         let message = self.message;
-        Arc::clone(
-            self.owned
-                .get_or_insert_with(|| Arc::new(message.into())),
-        )
+        Arc::clone(self.owned.get_or_insert_with(|| Arc::new(message.into())))
     }
 }

@@ -115,6 +115,9 @@ impl Client {
 
     /// Begins the closing handshake. Does nothing unless the connection is open.
     pub(crate) fn close(&mut self, env: &mut Env, reason: CloseReason) {
+        if self.wire.has_newest() {
+            self.send_last_newest(env);
+        }
         if !self.wire.is_connected() {
             self.close_cut(env, reason);
         } else if !self

@@ -10,9 +10,10 @@
 use std::io::{self, IoSlice};
 
 use super::Client;
-use super::delivery::Delivery;
-use super::outbox::Outbox;
 use super::broadcast::Broadcast;
+use super::delivery::Delivery;
+use super::membership::{Keep, TopicId};
+use super::outbox::Outbox;
 use super::output::Output;
 use super::wire::{Protocol, Wire};
 use crate::protocol::deflate::{SLICE, Squeeze};
@@ -224,6 +225,59 @@ impl Client {
             self.ping_if_due(env);
         }
         true
+    }
+
+    /// Sends a message of a topic, or lets it wait if the client keeps only the newest one and cannot take it now. Returns whether the
+    /// client gets it, unless a newer one replaces it.
+    pub(crate) fn publish(
+        &mut self,
+        env: &mut Env,
+        topic: TopicId,
+        keep: Keep,
+        broadcast: &mut Broadcast<'_>,
+    ) -> bool {
+        if keep == Keep::All || !self.wire.is_open() || self.takes(topic) {
+            return self.push_shared(env, broadcast);
+        }
+        let message = broadcast.owned();
+        env.memory.add(message.as_message().as_bytes().len());
+        let replaces = self.wire.memberships_mut().replace_newest(topic, message);
+        env.counters.replaced += u64::from(replaces);
+        true
+    }
+
+    /// Whether a message of a topic would be sent at once.
+    fn takes(&self, topic: TopicId) -> bool {
+        self.takes_newest() && self.wire.memberships().is_none_or(|one| !one.awaits(topic))
+    }
+
+    /// Whether the client has taken all earlier output, apart from that of this turn.
+    fn takes_newest(&self) -> bool {
+        let is_blocked = self.wire.output().is_some_and(|output| output.blocked);
+        let is_behind = is_blocked || self.wire.has_unsent() || self.wire.stream.sealed() > 0;
+        self.wire.is_connected() && !is_behind && !self.is_congested()
+    }
+
+    /// Sends the messages that have waited until the client can take them, while it can.
+    fn send_newest(&mut self, env: &mut Env) {
+        while self.takes_newest()
+            && let Some(message) = self.wire.memberships_mut().take_newest()
+        {
+            // A client that cannot take the message is closed.
+            let _ = self.push(env, message.as_message());
+        }
+    }
+
+    /// Sends the messages that have waited, before the client is closed.
+    pub(super) fn send_last_newest(&mut self, env: &mut Env) {
+        while self.wire.is_open()
+            && self.wire.has_newest()
+            && let Some(message) = self.wire.memberships_mut().take_newest()
+        {
+            if self.wire.fits(env, message.as_message().as_bytes().len()) {
+                let _ = self.push(env, message.as_message());
+            }
+        }
     }
 
     /// Runs an operation of the protocol on the connection and sends the bytes that it produces.
@@ -469,6 +523,9 @@ impl Client {
         if self.wire.has_unsent() && self.wire.queued() == 0 {
             self.send_unsent(env);
         }
+        if self.wire.has_newest() && self.wire.queued() == 0 {
+            self.send_newest(env);
+        }
         self.settle(env);
     }
 
@@ -538,6 +595,7 @@ impl Client {
         self.write_output(env);
         if let Some(rare) = self.wire.rare.as_deref_mut() {
             rare.output.drop_unbegun();
+            rare.memberships.drop_newest();
         }
         // The client ends for good.
         if let Some(delivery) = self.wire.delivery_mut() {

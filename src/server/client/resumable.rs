@@ -184,7 +184,9 @@ impl Client {
     pub(super) fn keep_shared(&mut self, env: &mut Env, broadcast: &mut Broadcast<'_>) -> bool {
         let kept = broadcast.kept(&mut env.batches);
         let message = broadcast.message;
-        self.keep_with(env, |outbox, waits| outbox.push_shared(message, kept, waits))
+        self.keep_with(env, |outbox, waits| {
+            outbox.push_shared(message, kept, waits)
+        })
     }
 
     fn keep_with(&mut self, env: &mut Env, add: impl FnOnce(&mut Outbox, bool) -> usize) -> bool {
@@ -298,6 +300,9 @@ impl Client {
         }
         if was_crowded {
             self.rearm(env);
+        }
+        if is_relieved && self.wire.has_newest() {
+            self.write_later(env);
         }
         self.read_again(env);
     }
@@ -472,7 +477,7 @@ impl Client {
         std::mem::swap(&mut self.wire, &mut new.wire);
         let own = self.wire.busy();
         let old = new.wire.rare.get_or_insert_default();
-        own.take_delivery(old);
+        own.take_client_state(old);
         new.path.clone_from(&self.path);
         if let Err(error) = new.wire.stream.reregister(poll, new.id.token()) {
             // It is read no more, and closes after its time limit.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::delivery::{Delivery, Detached};
 use super::inbound::{Inbound, Input, Read};
+use super::membership::Memberships;
 use super::output::Output;
 use crate::protocol::http::{HttpConnection, HttpEvent, HttpState, TraceParent};
 use crate::protocol::{Cause, CloseReason, NextStep, Request, Time, WebSocket};
@@ -109,17 +110,21 @@ pub(super) struct Rare {
     /// What the client keeps across its connections. It is here so that a client has one pointer only, and stays with the client
     /// when the wires are exchanged.
     pub(super) delivery: Option<Box<Delivery>>,
+    /// The topics of the client. They stay with the client, too.
+    pub(super) memberships: Memberships,
 }
 
 impl Rare {
     /// Whether there is no reason to keep the box.
     fn is_empty(&self) -> bool {
-        self.is_quiet() && self.forwarding.is_none() && self.trace.is_none()
+        let is_empty = self.forwarding.is_none() && self.trace.is_none();
+        self.is_quiet() && is_empty && self.memberships.is_empty()
     }
 
-    /// Takes what the client keeps from the box of its old connection, of which no further input is handled.
-    pub(super) fn take_delivery(&mut self, old: &mut Self) {
+    /// Takes what stays with the client from the box of its old connection, of which no further input is handled.
+    pub(super) fn take_client_state(&mut self, old: &mut Self) {
         self.delivery = old.delivery.take();
+        self.memberships = std::mem::take(&mut old.memberships);
         self.join = None;
         old.unread = Vec::new();
         // Each of them was queued under the id of the other client.
@@ -536,8 +541,25 @@ impl Wire {
         rare.unread = input.to_vec();
     }
 
+    /// The topics of the client, if it is in any.
+    pub(crate) fn memberships(&self) -> Option<&Memberships> {
+        let memberships = &self.rare.as_ref()?.memberships;
+        (!memberships.is_empty()).then_some(memberships)
+    }
+
+    /// The topics of the client, to change them. Call [`Wire::shrink`] if there may be none afterwards.
+    pub(crate) fn memberships_mut(&mut self) -> &mut Memberships {
+        &mut self.rare.get_or_insert_default().memberships
+    }
+
+    /// Whether a message waits that the client gets when it can take it.
+    pub(super) fn has_newest(&self) -> bool {
+        let rare = self.rare.as_ref();
+        rare.is_some_and(|rare| rare.memberships.has_newest())
+    }
+
     /// Notes whether something is still queued or kept, and drops the box if nothing is in it.
-    pub(super) fn shrink(&mut self) {
+    pub(crate) fn shrink(&mut self) {
         self.rare.take_if(|rare| rare.is_empty());
         let is_quiet = self.rare.as_ref().is_none_or(|rare| rare.is_quiet());
         self.flags.set(Flag::Busy, !is_quiet);
@@ -657,7 +679,7 @@ impl Wire {
         };
         let rare = self.rare.as_ref().map_or(0, |rare| {
             let outbox = rare.delivery.as_ref().map_or(0, |one| one.outbox.memory());
-            rare.output.held() + rare.unread.capacity() + outbox
+            rare.output.held() + rare.unread.capacity() + outbox + rare.memberships.held()
         });
         protocol + rare + self.tls().map_or(0, TlsStream::held)
     }

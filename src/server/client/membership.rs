@@ -1,0 +1,131 @@
+//! The topics of a client, and the newest message of each that the client could not take.
+
+use std::sync::Arc;
+
+use crate::protocol::OwnedMessage;
+
+/// The number of a topic while it has members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct TopicId(pub(crate) u32);
+
+/// Which messages of a topic a member gets while it cannot take them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Keep {
+    /// All of them. They are queued, and a member that does not keep up is closed, as with any other message.
+    #[default]
+    All,
+    /// Only the newest one. Each message replaces the one before it until the member has taken all earlier output.
+    Latest,
+}
+
+/// A client's membership in a topic.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    pub(crate) topic: TopicId,
+    /// The position of the client in the list of the topic's members.
+    pub(crate) at: u32,
+    /// The newest message, which waits until the client can take it.
+    newest: Option<Arc<OwnedMessage>>,
+}
+
+/// The memberships of a client, sorted by topic.
+#[derive(Debug, Default)]
+pub(crate) struct Memberships {
+    list: Vec<Membership>,
+    /// The number of memberships with a message that waits.
+    waiting: usize,
+}
+
+impl Memberships {
+    /// The memory of a membership in bytes: here, and in the list of the topic's members.
+    pub(crate) const EACH: usize = size_of::<Membership>() + 2 * size_of::<u64>();
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Membership> {
+        self.list.iter()
+    }
+
+    fn find(&self, topic: TopicId) -> Result<usize, usize> {
+        self.list.binary_search_by_key(&topic, |one| one.topic)
+    }
+
+    pub(crate) fn get(&self, topic: TopicId) -> Option<&Membership> {
+        self.list.get(self.find(topic).ok()?)
+    }
+
+    /// Adds a membership, unless there is one.
+    pub(crate) fn add(&mut self, topic: TopicId, at: u32) {
+        if let Err(place) = self.find(topic) {
+            let newest = None;
+            self.list.insert(place, Membership { topic, at, newest });
+        }
+    }
+
+    /// Changes the position in the list of the topic's members.
+    pub(crate) fn set_at(&mut self, topic: TopicId, at: u32) {
+        if let Ok(place) = self.find(topic) {
+            self.list[place].at = at;
+        }
+    }
+
+    pub(crate) fn remove(&mut self, topic: TopicId) -> Option<Membership> {
+        let membership = self.list.remove(self.find(topic).ok()?);
+        self.waiting -= usize::from(membership.newest.is_some());
+        if self.list.is_empty() {
+            self.list = Vec::new();
+        }
+        Some(membership)
+    }
+
+    /// Lets a message wait. Returns whether it replaces another one.
+    pub(super) fn replace_newest(&mut self, topic: TopicId, message: Arc<OwnedMessage>) -> bool {
+        let Ok(place) = self.find(topic) else {
+            return false;
+        };
+        let replaces = self.list[place].newest.replace(message).is_some();
+        self.waiting += usize::from(!replaces);
+        replaces
+    }
+
+    /// Whether a message of a topic waits.
+    pub(super) fn awaits(&self, topic: TopicId) -> bool {
+        self.waiting > 0 && self.get(topic).is_some_and(|one| one.newest.is_some())
+    }
+
+    /// Whether any message waits.
+    pub(super) fn has_newest(&self) -> bool {
+        self.waiting > 0
+    }
+
+    /// Takes one of the messages that wait.
+    pub(super) fn take_newest(&mut self) -> Option<Arc<OwnedMessage>> {
+        if self.waiting == 0 {
+            return None;
+        }
+        let message = self.list.iter_mut().find_map(|one| one.newest.take())?;
+        self.waiting -= 1;
+        Some(message)
+    }
+
+    /// Drops the messages that wait.
+    pub(super) fn drop_newest(&mut self) {
+        while self.take_newest().is_some() {}
+    }
+
+    /// The memory in bytes. Clients for which the same message waits share it equally.
+    pub(super) fn held(&self) -> usize {
+        let waiting = self.list.iter().filter(|_| self.waiting > 0);
+        let messages = waiting.filter_map(|one| one.newest.as_ref());
+        let messages =
+            messages.map(|one| one.as_message().as_bytes().len() / Arc::strong_count(one));
+        self.list.capacity() * Self::EACH + messages.sum::<usize>()
+    }
+}
