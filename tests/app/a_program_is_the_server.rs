@@ -153,6 +153,66 @@ fn a_broadcast_skips_the_clients_in_except() {
 }
 
 #[test]
+fn a_program_publishes_to_the_members_of_a_topic() {
+    let mut app = Program::start(&["app"]);
+    let address = app.address_of_event();
+    let mut wires: Vec<_> = (0..3).map(|_| Wire::connect(address, "/")).collect();
+    let ids: Vec<Value> = (0..3)
+        .map(|_| app.event_of("connect")["client"].clone())
+        .collect();
+    for (client, topic) in [(0, "a"), (1, "a"), (1, "b"), (2, "b"), (2, "b")] {
+        app.command(json!({"cmd": "subscribe", "client": ids[client], "topic": topic}));
+    }
+    app.command(json!({"cmd": "topics", "id": 1}));
+    let event = app.event_of("topics");
+    let mut topics = event["topics"].as_array().expect("a list").clone();
+    topics.sort_by_key(|topic| topic["topic"].to_string());
+    let both = ["a", "b"].map(|name| json!({"topic": name, "client_count": 2}));
+    assert_eq!((&event["id"], &event["count"]), (&json!(1), &json!(2)));
+    assert_eq!(topics, both);
+    app.command(json!({"cmd": "topics", "topic": "a"}));
+    let event = app.event_of("topics");
+    assert_eq!((&event["topic"], &event["id"]), (&json!("a"), &Value::Null));
+    assert_eq!(event["clients"], json!([ids[0], ids[1]]));
+    app.command(json!({"cmd": "topics", "client": ids[2]}));
+    let want =
+        json!({"event": "topics", "id": null, "client": ids[2], "topics": ["b"], "count": 1});
+    assert_eq!(app.event_of("topics"), want);
+
+    app.command(json!({"cmd": "publish", "topic": "a", "text": "to a"}));
+    app.command(
+        json!({"cmd": "publish", "topic": "b", "text": "not the third", "except": [ids[2]]}),
+    );
+    app.command(json!({"cmd": "publish", "topic": "c", "text": "nobody"}));
+    app.command(json!({"cmd": "unsubscribe", "client": ids[1], "topic": "a"}));
+    app.command(json!({"cmd": "unsubscribe", "client": ids[1], "topic": "a"}));
+    app.command(json!({"cmd": "publish", "topic": "a", "binary": "AA=="}));
+    app.command(json!({"cmd": "subscribe", "client": "c999", "topic": "a"}));
+    let message = app.event_of("error")["message"].clone();
+    assert_eq!(message, "unknown client c999");
+    app.command(json!({"cmd": "subscribe", "client": ids[0], "topic": ""}));
+    let message = app.event_of("error")["message"].clone();
+    assert_eq!(message, "the name of a topic has 1 to 255 bytes");
+    app.command(json!({"cmd": "broadcast", "text": "end"}));
+    let mut heard = |at: usize| -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        while frames.last().is_none_or(|last| last != b"end") {
+            frames.push(wires[at].read_frame().payload);
+        }
+        frames
+    };
+    assert_eq!(heard(0), [&b"to a"[..], b"\0", b"end"]);
+    assert_eq!(heard(1), [&b"to a"[..], b"not the third", b"end"]);
+    assert_eq!(heard(2), [&b"end"[..]]);
+    // A client that has left is in no topic.
+    drop(wires.remove(0));
+    app.event_of("disconnect");
+    app.command(json!({"cmd": "topics"}));
+    let want = json!([{"topic": "b", "client_count": 2}]);
+    assert_eq!(app.event_of("topics")["topics"], want);
+}
+
+#[test]
 fn an_invalid_line_causes_one_error_event_with_its_number() {
     let mut app = Program::start(&["app", "--max-message", "1000"]);
     let mut wire = Wire::connect(app.address_of_event(), "/");

@@ -6,6 +6,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use super::command::TopicsOf;
 use super::events::Events;
 use crate::service::child::{Child, ChildEvent, describe};
 use crate::service::lines::Line;
@@ -185,6 +186,7 @@ const INVALID_RUN: u32 = 1000;
 enum Reply {
     Error { message: String, line: u64 },
     Status { id: String },
+    Topics { id: String, of: TopicsOf },
 }
 
 impl Reply {
@@ -192,6 +194,10 @@ impl Reply {
         match self {
             Self::Error { message, .. } => message.len(),
             Self::Status { id } => id.len(),
+            Self::Topics { id, of } => match of {
+                TopicsOf::Members(topic) => id.len() + topic.len(),
+                TopicsOf::All | TopicsOf::Client(_) => id.len(),
+            },
         }
     }
 }
@@ -259,6 +265,11 @@ impl ReplyQueue {
         self.push(Reply::Status { id }, line);
     }
 
+    /// Queues a list of topics. `id` is JSON.
+    pub(super) fn push_topics(&mut self, id: String, of: TopicsOf, line: u64) {
+        self.push(Reply::Topics { id, of }, line);
+    }
+
     /// Queues a `drain` event.
     pub(super) fn push_drained(&mut self, client: ClientId) {
         self.drained.insert(client);
@@ -303,11 +314,12 @@ impl ReplyQueue {
                 match reply {
                     Reply::Error { message, line } => events.error(&message, line, None),
                     Reply::Status { id } => events.status(&id, &ctx.status()),
+                    Reply::Topics { id, of } => events.topics(ctx, &id, &of),
                 }
             } else if self.left_out > 0 && self.errors > 0 {
                 self.errors -= 1;
                 let count = std::mem::take(&mut self.left_out);
-                let message = format!("{count} errors and status answers were left out");
+                let message = format!("{count} errors and answers were left out");
                 events.error(&message, self.left_out_line, Some(count));
             } else {
                 return;

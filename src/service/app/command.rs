@@ -7,7 +7,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::Value;
 
 use crate::service::json::{NotJson, Skimmer};
-use crate::{ClientId, CloseCode, OwnedMessage};
+use crate::{ClientId, CloseCode, Keep, OwnedMessage};
 
 /// The maximum length of a close reason in bytes. It must fit into a control frame together with the code.
 const MAX_REASON: usize = 123;
@@ -24,6 +24,25 @@ pub(super) enum AppCommand {
         except: Vec<ClientId>,
         path: Option<String>,
     },
+    Subscribe {
+        client: ClientId,
+        topic: String,
+        keep: Keep,
+    },
+    Unsubscribe {
+        client: ClientId,
+        topic: String,
+    },
+    Publish {
+        topic: String,
+        data: OwnedMessage,
+        except: Vec<ClientId>,
+    },
+    Topics {
+        /// JSON.
+        id: String,
+        of: TopicsOf,
+    },
     Close {
         client: ClientId,
         code: CloseCode,
@@ -35,6 +54,17 @@ pub(super) enum AppCommand {
         id: String,
     },
     Shutdown,
+}
+
+/// The topics that a program asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum TopicsOf {
+    /// All topics, each with the number of its members.
+    All,
+    /// The topics of a client.
+    Client(ClientId),
+    /// The members of a topic.
+    Members(String),
 }
 
 /// The maximum number of fields of a command. Further fields are unknown ones.
@@ -126,16 +156,31 @@ impl AppCommand {
                 },
                 data: data(&mut fields)?,
             },
+            "subscribe" => Self::Subscribe {
+                client: client(&mut fields)?,
+                topic: topic(&mut fields)?,
+                keep: keep(&mut fields)?,
+            },
+            "unsubscribe" => Self::Unsubscribe {
+                client: client(&mut fields)?,
+                topic: topic(&mut fields)?,
+            },
+            "publish" => Self::Publish {
+                topic: topic(&mut fields)?,
+                except: except(&mut fields)?,
+                data: data(&mut fields)?,
+            },
+            "topics" => Self::Topics {
+                id: id(&mut fields)?,
+                of: topics_of(&mut fields)?,
+            },
             "close" => Self::Close {
                 client: client(&mut fields)?,
                 code: code(&mut fields)?,
                 reason: reason(&mut fields)?,
             },
             "status" => Self::Status {
-                id: match fields.take("id")?.unwrap_or("null") {
-                    id if id.len() <= MAX_ID => id.to_owned(),
-                    _ => return Err(format!("\"id\" is over {MAX_ID} bytes")),
-                },
+                id: id(&mut fields)?,
             },
             "shutdown" => Self::Shutdown,
             other => return Err(format!("unknown command {}", shown(other))),
@@ -152,8 +197,42 @@ fn text(name: &str, value: &str) -> Result<String, String> {
 
 fn client(fields: &mut CommandFields<'_>) -> Result<ClientId, String> {
     let text = fields.take_text("client")?.ok_or("\"client\" is missing")?;
+    parse_client(&text)
+}
+
+fn parse_client(text: &str) -> Result<ClientId, String> {
     text.parse()
-        .map_err(|_| format!("unknown client {}", shown(&text)))
+        .map_err(|_| format!("unknown client {}", shown(text)))
+}
+
+/// The id that the answer repeats, as JSON.
+fn id(fields: &mut CommandFields<'_>) -> Result<String, String> {
+    match fields.take("id")?.unwrap_or("null") {
+        id if id.len() <= MAX_ID => Ok(id.to_owned()),
+        _ => Err(format!("\"id\" is over {MAX_ID} bytes")),
+    }
+}
+
+fn topic(fields: &mut CommandFields<'_>) -> Result<String, String> {
+    Ok(fields.take_text("topic")?.ok_or("\"topic\" is missing")?)
+}
+
+fn keep(fields: &mut CommandFields<'_>) -> Result<Keep, String> {
+    match fields.take_text("keep")?.as_deref() {
+        None | Some("all") => Ok(Keep::All),
+        Some("latest") => Ok(Keep::Latest),
+        Some(_) => Err("\"keep\" is neither \"all\" nor \"latest\"".to_owned()),
+    }
+}
+
+fn topics_of(fields: &mut CommandFields<'_>) -> Result<TopicsOf, String> {
+    let topic = fields.take_text("topic")?;
+    match (fields.take("client")?, topic) {
+        (None, None) => Ok(TopicsOf::All),
+        (None, Some(topic)) => Ok(TopicsOf::Members(topic)),
+        (Some(value), None) => parse_client(&text("client", value)?).map(TopicsOf::Client),
+        (Some(_), Some(_)) => Err("both \"client\" and \"topic\"".to_owned()),
+    }
 }
 
 fn data(fields: &mut CommandFields<'_>) -> Result<OwnedMessage, String> {
@@ -168,7 +247,7 @@ fn data(fields: &mut CommandFields<'_>) -> Result<OwnedMessage, String> {
     }
 }
 
-/// The clients that a broadcast leaves out. They may have disconnected.
+/// The clients that a broadcast or a published message leaves out. They may have disconnected.
 fn except(fields: &mut CommandFields<'_>) -> Result<Vec<ClientId>, String> {
     let wrong = || "\"except\" is not an array of client ids".to_owned();
     let value = match fields.take("except")? {
@@ -259,6 +338,42 @@ mod tests {
             }
         );
         assert_eq!(
+            parse(r#"{"cmd":"subscribe","client":"c2.1","topic":"a b","keep":"latest"}"#),
+            AppCommand::Subscribe {
+                client,
+                topic: "a b".into(),
+                keep: Keep::Latest
+            }
+        );
+        assert_eq!(
+            parse(r#"{"cmd":"unsubscribe","client":"c2.1","topic":"x"}"#),
+            AppCommand::Unsubscribe {
+                client,
+                topic: "x".into()
+            }
+        );
+        assert_eq!(
+            parse(r#"{"cmd":"publish","topic":"x","binary":"AP8=","except":["c2.1"]}"#),
+            AppCommand::Publish {
+                topic: "x".into(),
+                data: OwnedMessage::Binary(vec![0, 255]),
+                except: vec![client]
+            }
+        );
+        for (fields, of) in [
+            ("", TopicsOf::All),
+            (r#","client":"c2.1""#, TopicsOf::Client(client)),
+            (r#","topic":"x""#, TopicsOf::Members("x".into())),
+        ] {
+            assert_eq!(
+                parse(&format!(r#"{{"cmd":"topics","id":"q"{fields}}}"#)),
+                AppCommand::Topics {
+                    id: "\"q\"".into(),
+                    of
+                }
+            );
+        }
+        assert_eq!(
             parse(r#"{"cmd":"status","id":7}"#),
             AppCommand::Status { id: "7".into() }
         );
@@ -293,6 +408,18 @@ mod tests {
                 "\"except\"",
             ),
             (r#"{"cmd":"broadcast","text":"a","path":1}"#, "\"path\""),
+            (
+                r#"{"cmd":"subscribe","client":"c1"}"#,
+                "\"topic\" is missing",
+            ),
+            (
+                r#"{"cmd":"subscribe","client":"c1","topic":"x","keep":"some"}"#,
+                "\"keep\" is neither",
+            ),
+            (
+                r#"{"cmd":"topics","client":"c1","topic":"x"}"#,
+                "both \"client\" and \"topic\"",
+            ),
             (
                 r#"{"cmd":"close","client":"c1","code":1006}"#,
                 "1006 is not a close code",

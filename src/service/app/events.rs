@@ -4,8 +4,12 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
 
+use super::command::TopicsOf;
 use crate::server::{is_token_protocol, without_resume, without_token};
 use crate::{ClientId, CloseReason, Context, ListenAddress, Message, Request, Status};
+
+/// The maximum number of entries of a list of topics or of members.
+const MAX_LISTED: usize = 1000;
 
 /// Events that are not yet in the program's input queue.
 #[derive(Debug, Default)]
@@ -155,6 +159,39 @@ impl Events {
             .extend_from_slice(format!("{{\"event\":\"status\",\"id\":{id},{fields}\n").as_bytes());
     }
 
+    /// A list of topics, or of the members of one, of at most [`MAX_LISTED`] entries. `id` is JSON.
+    pub(super) fn topics(&mut self, ctx: &Context, id: &str, of: &TopicsOf) {
+        let (name, subject, (entries, count)) = match of {
+            TopicsOf::All => {
+                let topics = ctx.all_topics();
+                let topics =
+                    topics.map(|(name, count)| json!({"topic": name, "client_count": count}));
+                ("topics", None, first(topics))
+            }
+            TopicsOf::Client(client) => {
+                let subject = ("client", client.to_string());
+                (
+                    "topics",
+                    Some(subject),
+                    first(ctx.topics(*client).map(Value::from)),
+                )
+            }
+            TopicsOf::Members(topic) => {
+                let members = ctx.subscribers(topic);
+                let members = members.map(|client| client.to_string().into());
+                ("clients", Some(("topic", topic.clone())), first(members))
+            }
+        };
+        let mut event = json!({ name: entries, "count": count });
+        if let Some((name, subject)) = subject {
+            event[name] = subject.into();
+        }
+        let fields = event.to_string();
+        let fields = fields.strip_prefix('{').unwrap_or(&fields);
+        self.lines
+            .extend_from_slice(format!("{{\"event\":\"topics\",\"id\":{id},{fields}\n").as_bytes());
+    }
+
     /// An invalid command, or `count` of them.
     pub(super) fn error(&mut self, message: &str, line: u64, count: Option<u64>) {
         let mut event = json!({"message": message, "line": line});
@@ -171,6 +208,13 @@ impl Events {
         self.lines
             .extend_from_slice(format!("{{\"event\":\"{name}\",{fields}\n").as_bytes());
     }
+}
+
+/// The first [`MAX_LISTED`] entries, and the number of all.
+fn first(mut entries: impl Iterator<Item = Value>) -> (Vec<Value>, usize) {
+    let first: Vec<_> = entries.by_ref().take(MAX_LISTED).collect();
+    let count = first.len() + entries.count();
+    (first, count)
 }
 
 /// The length of a string as a JSON string without its quotes, or more. Has no branch, so that the compiler can count many bytes at

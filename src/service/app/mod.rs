@@ -18,7 +18,7 @@ use super::lines::Line;
 use crate::text::printable;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Readiness, Rejection, Request,
-    Route, Service, SourceId, TimerId, Token,
+    Route, Service, SourceId, SubscribeError, TimerId, Token,
 };
 use std::ops::ControlFlow;
 
@@ -470,6 +470,32 @@ fn execute(
             ctx.broadcast(data.as_message(), |client, at| {
                 !except.contains(&client) && path.as_ref().is_none_or(|path| path == at)
             });
+            Ok(())
+        }
+        AppCommand::Subscribe {
+            client,
+            topic,
+            keep,
+        } => match ctx.subscribe_keeping(client, &topic, keep) {
+            Ok(_) => Ok(()),
+            Err(SubscribeError::Client(error)) => Err(on(client)(error)),
+            Err(error) => Err(error.to_string()),
+        },
+        AppCommand::Unsubscribe { client, topic } => {
+            ctx.unsubscribe(client, &topic);
+            Ok(())
+        }
+        AppCommand::Publish {
+            topic,
+            data,
+            except,
+        } => {
+            check_size(ctx, data.as_message())?;
+            ctx.publish_except_all(&except, &topic, data.as_message());
+            Ok(())
+        }
+        AppCommand::Topics { id, of } => {
+            replies.push_topics(id, of, line);
             Ok(())
         }
         AppCommand::Close {
