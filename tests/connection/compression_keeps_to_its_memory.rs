@@ -11,7 +11,7 @@ use crate::common::program::Program;
 use outrigger::protocol::deflate::{Compression, DeflateConfig, Offer, SLICE, Squeeze};
 use outrigger::protocol::{Input, OpCode, Shared, Time, WebSocket};
 use outrigger::{Accept, Limits, Request};
-use zlib_rs::{Deflate, DeflateFlush};
+use zlib_rs::{Deflate, DeflateFlush, Inflate, InflateFlush};
 
 struct Counting;
 
@@ -273,6 +273,62 @@ fn the_program_limits_the_decompressed_size() {
         wire.send(&frame);
         assert_eq!(wire.read_close().0, 1007, "{damaged:?}");
     }
+}
+
+/// Reads a compressed message, in one or more frames, and decompresses it with a new context.
+fn read_message(wire: &mut Wire) -> Vec<u8> {
+    let mut compressed = Vec::new();
+    loop {
+        let head = wire.read_exact(2);
+        let length = match head[1] {
+            126 => wire.read_exact(2),
+            127 => wire.read_exact(8),
+            length => vec![length],
+        };
+        let length = length
+            .iter()
+            .fold(0, |sum, byte| sum << 8 | usize::from(*byte));
+        if compressed.is_empty() {
+            assert_eq!(head[0] & 0x7f, 0x41, "a compressed text message");
+        }
+        compressed.extend(wire.read_exact(length));
+        if head[0] & 0x80 != 0 {
+            break;
+        }
+    }
+    compressed.extend([0, 0, 0xff, 0xff]);
+    let mut payload = vec![0; 4 << 20];
+    let mut inflate = Inflate::new(false, 15);
+    inflate
+        .decompress(&compressed, &mut payload, InflateFlush::SyncFlush)
+        .expect("compressed data");
+    payload.truncate(inflate.total_out() as usize);
+    payload
+}
+
+#[test]
+fn a_long_broadcast_is_compressed_once_for_all() {
+    // The bug: a broadcast of more than 256 KiB was sent uncompressed to every client.
+    let mut app = Program::start(&["app", "--deflate"]);
+    let address = app.address_of_event();
+    let mut compressing: Vec<_> = (0..3).map(|_| connect(address)).collect();
+    let mut plain = Wire::connect(address, "/");
+    let long = "a long message of many words ".repeat(50_000);
+    let short = "a short message of some words ".repeat(20);
+    for text in [&long, &short, &long, &short] {
+        app.command(serde_json::json!({"cmd": "broadcast", "text": text}));
+    }
+    for wire in &mut compressing {
+        for text in [&long, &short, &long, &short] {
+            assert!(read_message(wire) == text.as_bytes());
+        }
+    }
+    for text in [&long, &short, &long, &short] {
+        assert!(plain.read_frame().payload == text.as_bytes());
+    }
+    let metrics = metrics(address);
+    let sent = "outrigger_compressed_messages_total{direction=\"out\"} 4\n";
+    assert!(metrics.contains(sent), "{metrics}");
 }
 
 /// The metrics as text.

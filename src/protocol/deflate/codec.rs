@@ -123,6 +123,17 @@ impl Compression {
         }
     }
 
+    /// A codec for messages that are compressed without a context, for all connections with this window.
+    pub fn alone(&self, window: u8) -> Codec {
+        let agreement = Agreement {
+            server_context_takeover: false,
+            client_context_takeover: false,
+            server_max_window_bits: Some(window),
+            client_max_window_bits: None,
+        };
+        self.connect(agreement.reversed())
+    }
+
     /// Compresses a message without a context, for connections with this window. Returns `None` if the message is better
     /// sent uncompressed. Return the bytes with [`Compression::give_back`] after use.
     pub fn compress_alone(&mut self, payload: &[u8], window: u8) -> Option<Vec<u8>> {

@@ -79,6 +79,10 @@ impl Compression {
         match self.0 {}
     }
 
+    pub fn alone(&self, _: u8) -> Codec {
+        match self.0 {}
+    }
+
     pub fn compress_alone(&mut self, _: &[u8], _: u8) -> Option<Vec<u8>> {
         match self.0 {}
     }

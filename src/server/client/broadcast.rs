@@ -4,10 +4,10 @@
 //! the batch. So several messages in a row are one block of its output and one buffer of its write, and they are in memory once,
 //! however many clients have not taken them. A batch is complete before anything of it is written.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use crate::protocol::deflate::{Compression, SLICE};
-use crate::protocol::{Message, OwnedMessage, SentHeader, WebSocket};
+use crate::protocol::deflate::{Codec, Compression, CompressionFailed, Squeeze};
+use crate::protocol::{Message, OpCode, OwnedMessage, SentHeader, WebSocket};
 
 /// A batch that is at least this long gets no more frames.
 const BATCH: usize = 64 << 10;
@@ -25,6 +25,15 @@ pub(super) struct Frames {
 }
 
 impl Frames {
+    /// Frames in a batch of their own.
+    fn alone(frames: Vec<u8>) -> Self {
+        Self {
+            start: 0,
+            end: frames.len(),
+            batch: Arc::new(Batch(OnceLock::from(frames.into_boxed_slice()))),
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.end - self.start
     }
@@ -71,6 +80,101 @@ impl Frames {
     }
 }
 
+/// The number of long messages that are compressed at the same time. Further ones are sent uncompressed.
+const LONG_AT_ONCE: usize = 4;
+
+/// A long message that is compressed once for several connections: a slice at a time, when one of them has room for it.
+#[derive(Clone, Debug)]
+pub(super) struct LongMessage {
+    state: Arc<Mutex<LongState>>,
+    opcode: OpCode,
+    /// The length of the message before it is compressed.
+    len: usize,
+}
+
+#[derive(Debug)]
+enum LongState {
+    Waiting {
+        /// The uncompressed frame.
+        frame: Frames,
+        window: u8,
+    },
+    Working {
+        squeeze: Squeeze,
+        codec: Codec,
+        /// The frames so far.
+        frames: Vec<u8>,
+        /// Counts as one of [`LONG_AT_ONCE`].
+        _slot: Arc<()>,
+    },
+    Done(Frames),
+}
+
+impl LongMessage {
+    fn new(message: Message<'_>, frame: Frames, window: u8) -> Self {
+        Self {
+            state: Arc::new(Mutex::new(LongState::Waiting { frame, window })),
+            opcode: message.opcode(),
+            len: message.as_bytes().len(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The part of the memory, in bytes, that is attributed to one of the connections: they share it equally.
+    pub(super) fn held(&self) -> usize {
+        self.len / Arc::strong_count(&self.state)
+    }
+
+    /// Compresses the next slice. Returns the number of bytes that were compressed, and the frames if all are. `slots` counts the
+    /// messages that are compressed now.
+    ///
+    /// # Errors
+    ///
+    /// The compressor failed. The message cannot be completed.
+    pub(super) fn next(
+        &self,
+        shared: &mut Compression,
+        slots: &Arc<()>,
+    ) -> Result<(usize, Option<Frames>), CompressionFailed> {
+        // The loop is one thread.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let LongState::Waiting { frame, window } = &*state {
+            *state = if Arc::strong_count(slots) > LONG_AT_ONCE {
+                LongState::Done(frame.clone())
+            } else {
+                LongState::Working {
+                    squeeze: Squeeze::new(self.opcode, frame.tail(self.len).as_slice()),
+                    codec: shared.alone(*window),
+                    frames: Vec::new(),
+                    _slot: Arc::clone(slots),
+                }
+            };
+        }
+        let mut taken = 0;
+        if let LongState::Working {
+            squeeze,
+            codec,
+            frames,
+            ..
+        } = &mut *state
+        {
+            let before = squeeze.remaining();
+            let done = squeeze.next(codec, shared, frames)?;
+            taken = before - squeeze.remaining();
+            if done {
+                *state = LongState::Done(Frames::alone(std::mem::take(frames)));
+            }
+        }
+        Ok(match &*state {
+            LongState::Done(frames) => (taken, Some(frames.clone())),
+            LongState::Waiting { .. } | LongState::Working { .. } => (taken, None),
+        })
+    }
+}
+
 /// A batch to which frames are added.
 #[derive(Debug, Default)]
 struct OpenBatch {
@@ -108,6 +212,8 @@ pub(crate) struct Batches {
     /// The compressed frames, by the bits of their window.
     compressed: Vec<(u8, OpenBatch)>,
     is_open: bool,
+    /// Cloned for each long message that is being compressed.
+    pub(super) slots: Arc<()>,
 }
 
 impl Batches {
@@ -153,13 +259,21 @@ pub(super) struct SharedMessage {
     pub(super) payload: Frames,
 }
 
+/// A message in the form that a connection gets.
+#[derive(Clone, Debug)]
+pub(super) enum Encoded {
+    Frames(Frames),
+    /// It is compressed when it is at the front of the output.
+    Long(LongMessage),
+}
+
 /// A message to several clients: encoded once, and compressed once for each window that a receiver has negotiated.
 #[derive(Debug)]
 pub(crate) struct Broadcast<'a> {
     pub(super) message: Message<'a>,
     plain: Option<Frames>,
-    /// The compressed frames by the bits of their window. `None` if compression does not make the message smaller.
-    compressed: Vec<(u8, Option<Frames>)>,
+    /// The compressed message by the bits of its window. `None` if compression does not make it smaller.
+    compressed: Vec<(u8, Option<Encoded>)>,
     owned: Option<Arc<OwnedMessage>>,
 }
 
@@ -177,41 +291,52 @@ impl<'a> Broadcast<'a> {
         self.message.as_bytes().len()
     }
 
-    /// The frame for a client. `is_behind` says that a message waits to be compressed for it.
-    pub(super) fn frame(
+    /// The message for a client. `is_behind` says that an earlier message waits to be compressed with the client's own context.
+    pub(super) fn encoded(
         &mut self,
         socket: &mut WebSocket,
         compression: &mut Option<Compression>,
         batches: &mut Batches,
         is_behind: bool,
-    ) -> Frames {
+    ) -> Encoded {
         let (Some(codec), Some(compression)) = (socket.codec(), compression) else {
-            return self.plain(batches);
+            return Encoded::Frames(self.plain(batches));
         };
-        // Compressing a long message would block the loop, and a message that waits to be compressed must be compressed
-        // first.
-        if is_behind || self.len() > SLICE {
-            return self.plain(batches);
+        if is_behind {
+            // The earlier message must be compressed first.
+            return Encoded::Frames(self.plain(batches));
         }
         let window = codec.window();
         let known = self.compressed.iter().position(|(bits, _)| *bits == window);
         let at = known.unwrap_or_else(|| {
-            let payload = self.message.as_bytes();
-            let frame = compression.compress_alone(payload, window).map(|bytes| {
-                let frame = batches.add_compressed(self.message, window, &bytes);
-                compression.give_back(bytes);
-                frame
-            });
-            self.compressed.push((window, frame));
+            let compressed = self.compress(window, compression, batches);
+            self.compressed.push((window, compressed));
             self.compressed.len() - 1
         });
         match &self.compressed[at].1 {
-            Some(frame) => {
+            Some(encoded) => {
                 codec.note_alone();
-                frame.clone()
+                encoded.clone()
             }
-            None => self.plain(batches),
+            None => Encoded::Frames(self.plain(batches)),
         }
+    }
+
+    fn compress(
+        &mut self,
+        window: u8,
+        compression: &mut Compression,
+        batches: &mut Batches,
+    ) -> Option<Encoded> {
+        if self.len() > compression.slice() {
+            // Compressing it at once would block the loop.
+            let frame = self.plain(batches);
+            return Some(Encoded::Long(LongMessage::new(self.message, frame, window)));
+        }
+        let bytes = compression.compress_alone(self.message.as_bytes(), window)?;
+        let frame = batches.add_compressed(self.message, window, &bytes);
+        compression.give_back(bytes);
+        Some(Encoded::Frames(frame))
     }
 
     /// The uncompressed frame.

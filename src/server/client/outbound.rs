@@ -213,9 +213,9 @@ impl Client {
         };
         socket.handle_message(env.now);
         let Shared { compression, .. } = &mut env.protocol;
-        let frames = broadcast.frame(socket, compression, &mut env.batches, is_behind);
+        let encoded = broadcast.encoded(socket, compression, &mut env.batches, is_behind);
         let output = self.wire.output_mut();
-        output.push_shared(frames);
+        output.push_shared(encoded);
         output.congested |= output.queued() > env.config.soft_outbound;
         env.memory.add(OVERHEAD);
         if !output.blocked {
@@ -478,7 +478,7 @@ impl Client {
                     Protocol::WebSocket(socket) => socket.codec(),
                     Protocol::Http(_) | Protocol::Outgoing(_) | Protocol::Detached(_) => None,
                 };
-                match output.squeeze(codec, env.protocol.compression.as_mut()) {
+                match output.squeeze(codec, env.protocol.compression.as_mut(), &env.batches) {
                     Ok(Some(count)) => {
                         squeezed += count;
                         // The compressor may not have produced output yet.

@@ -155,22 +155,20 @@ impl Outbox {
     pub(super) fn push(&mut self, message: Message<'_>, waits: bool) -> usize {
         let payload = message.as_bytes();
         let needed = PREFIX + payload.len();
-        match self.blocks.back() {
-            Some(Block::Own(last)) if last.len() + needed <= BLOCK => {}
-            _ => self.push_block(Block::Own(Vec::new())),
+        if !matches!(self.blocks.back(), Some(Block::Own(last)) if last.len() + needed <= BLOCK) {
+            self.push_block(Block::Own(Vec::new()));
         }
-        let index = self.blocks.len() - 1;
-        let Block::Own(block) = &mut self.blocks[index] else {
-            unreachable!("the last block has room");
-        };
-        if block.capacity() - block.len() < needed {
-            let least = block.len() + needed;
-            let wanted = (2 * block.capacity()).clamp(FIRST_BLOCK, BLOCK);
-            block.reserve_exact(wanted.max(least) - block.len());
+        let mut begin = 0;
+        if let Some(Block::Own(block)) = self.blocks.back_mut() {
+            if block.capacity() - block.len() < needed {
+                let least = block.len() + needed;
+                let wanted = (2 * block.capacity()).clamp(FIRST_BLOCK, BLOCK);
+                block.reserve_exact(wanted.max(least) - block.len());
+            }
+            begin = block.len();
+            append(matches!(message, Message::Binary(_)), payload, block);
         }
-        let begin = block.len();
-        append(matches!(message, Message::Binary(_)), payload, block);
-        self.count(needed, (index, begin), waits);
+        self.count(needed, (self.blocks.len() - 1, begin), waits);
         needed
     }
 
@@ -309,6 +307,7 @@ fn split(block: &[u8]) -> Option<(bool, &[u8])> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::broadcast::{Batches, Broadcast};
     use super::*;
     use crate::random::Random;
 
@@ -318,6 +317,7 @@ mod tests {
         let mut outbox = Outbox::default();
         let mut model: VecDeque<(bool, Vec<u8>)> = VecDeque::new();
         let mut sent = 0;
+        let mut batches = Batches::default();
         for _ in 0..5000 {
             let before = outbox.before();
             match random.below(6) {
@@ -332,7 +332,16 @@ mod tests {
                         Ok(text) if !is_binary => Message::Text(text),
                         _ => Message::Binary(&payload),
                     };
-                    outbox.push(message, random.below(20) == 0);
+                    let waits = random.below(20) == 0;
+                    if random.below(2) == 0 {
+                        outbox.push(message, waits);
+                    } else {
+                        let mut broadcast = Broadcast::new(message);
+                        outbox.push_shared(message, broadcast.kept(&mut batches), waits);
+                        if random.below(3) == 0 {
+                            batches.complete();
+                        }
+                    }
                     sent += 1;
                     model.push_back((is_binary, payload));
                 }
@@ -342,6 +351,7 @@ mod tests {
                     outbox.resume_after((before + random.below(8) as u64).min(sent));
                 }
                 _ => {
+                    batches.complete();
                     let at = model.len() - outbox.unsent() as usize;
                     let next = outbox.next_unsent().map(|message| {
                         let is_binary = matches!(message, Message::Binary(_));

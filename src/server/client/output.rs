@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::time::Duration;
 
-use super::broadcast::Frames;
+use super::broadcast::{Batches, Encoded, Frames, LongMessage};
 use crate::protocol::Time;
 use crate::protocol::deflate::{Codec, Compression, CompressionFailed, Squeeze};
 use crate::server::stream::Stream;
@@ -29,6 +29,8 @@ enum Block {
     Static(&'static [u8]),
     /// A message that is compressed when the socket has room for it.
     Squeeze(Squeeze),
+    /// A message of several connections that is compressed when the socket of one of them has room for it.
+    Long(LongMessage),
 }
 
 impl Block {
@@ -37,7 +39,7 @@ impl Block {
             Self::Own(bytes) => bytes,
             Self::Shared(frames) => frames.as_slice(),
             Self::Static(bytes) => bytes,
-            Self::Squeeze(_) => &[],
+            Self::Squeeze(_) | Self::Long(_) => &[],
         }
     }
 
@@ -45,6 +47,7 @@ impl Block {
     fn len(&self) -> usize {
         match self {
             Self::Squeeze(message) => message.remaining(),
+            Self::Long(message) => message.len(),
             Self::Shared(frames) => frames.len(),
             bytes => bytes.as_slice().len(),
         }
@@ -97,6 +100,7 @@ impl Output {
             Block::Shared(frames) => frames.held() + size_of::<Block>(),
             Block::Static(_) => 0,
             Block::Squeeze(message) => message.remaining(),
+            Block::Long(message) => message.held(),
         };
         self.blocks.iter().map(block).sum()
     }
@@ -170,8 +174,20 @@ impl Output {
         self.check();
     }
 
-    /// Appends frames that several clients share.
-    pub(super) fn push_shared(&mut self, frames: Frames) {
+    /// Appends a message that several clients share.
+    pub(super) fn push_shared(&mut self, message: Encoded) {
+        match message {
+            Encoded::Frames(frames) => self.push_frames(frames),
+            Encoded::Long(message) => {
+                self.queued += message.len();
+                self.largest = self.largest.max(message.len());
+                self.blocks.push_back(Block::Long(message));
+                self.check();
+            }
+        }
+    }
+
+    fn push_frames(&mut self, frames: Frames) {
         let len = frames.len();
         let extends = match self.blocks.back_mut() {
             Some(Block::Shared(last)) => last.extend(&frames),
@@ -211,7 +227,7 @@ impl Output {
         self.check();
     }
 
-    /// Whether a message waits to be compressed, so that nothing else may be compressed before it.
+    /// Whether a message waits to be compressed with the client's context, so that nothing else may be compressed before it.
     pub(super) fn has_squeeze(&self) -> bool {
         let is_squeeze = |block: &Block| matches!(block, Block::Squeeze(_));
         self.blocks.iter().any(is_squeeze)
@@ -219,15 +235,28 @@ impl Output {
 
     /// Whether the first block must be compressed before it is sent.
     pub(super) fn must_squeeze(&self) -> bool {
-        matches!(self.blocks.front(), Some(Block::Squeeze(_)))
+        let first = self.blocks.front();
+        matches!(first, Some(Block::Squeeze(_) | Block::Long(_)))
     }
 
     /// Compresses a slice of the first block if it must be compressed, and returns the number of bytes compressed.
     pub(super) fn squeeze(
         &mut self,
         codec: Option<&mut Codec>,
-        shared: Option<&mut Compression>,
+        mut shared: Option<&mut Compression>,
+        batches: &Batches,
     ) -> Result<Option<usize>, CompressionFailed> {
+        if let (Some(Block::Long(message)), Some(shared)) =
+            (self.blocks.front(), shared.as_deref_mut())
+        {
+            let (taken, frames) = message.next(shared, &batches.slots)?;
+            if let Some(frames) = frames {
+                self.queued = self.queued - message.len() + frames.len();
+                self.blocks[0] = Block::Shared(frames);
+            }
+            self.check();
+            return Ok(Some(taken));
+        }
         let (Some(Block::Squeeze(message)), Some(codec), Some(shared)) =
             (self.blocks.front_mut(), codec, shared)
         else {
@@ -265,7 +294,7 @@ impl Output {
         let mut slices = [IoSlice::new(&[]); BLOCKS_PER_WRITE];
         let mut count = 0;
         let mut offered = 0;
-        let made = |block: &&Block| !matches!(block, Block::Squeeze(_));
+        let made = |block: &&Block| !matches!(block, Block::Squeeze(_) | Block::Long(_));
         for (slice, block) in slices.iter_mut().zip(self.blocks.iter().take_while(made)) {
             let skip = if count == 0 { self.written } else { 0 };
             let bytes = &block.as_slice()[skip..];
