@@ -79,6 +79,22 @@ for line in sys.stdin:
 """
 
 
+ROOM = """
+import json, os
+rest = b""
+while chunk := os.read(0, 65536):
+    *lines, rest = (rest + chunk).split(b"\\n")
+    commands = []
+    for event in map(json.loads, lines):
+        if event["event"] == "connect":
+            commands.append({"cmd": "subscribe", "client": event["client"], "topic": "room"})
+            commands.append({"cmd": "send", "client": event["client"], "text": "hello"})
+        elif event["event"] == "message":
+            commands.append({"cmd": "publish", "topic": "room", "text": event["text"]})
+    os.write(1, b"".join(json.dumps(command).encode() + b"\\n" for command in commands))
+"""
+
+
 class Client:
     """An open WebSocket connection."""
 
@@ -157,6 +173,30 @@ def calls(depth, query=b""):
         return rounds * depth
 
     return ["agent", "--path", "/", "--", sys.executable, "-c", AGENT], run, lambda port: Client(port, query)
+
+
+class Room:
+    """The members of a topic. The first one publishes."""
+
+    def __init__(self, port, members):
+        self.members = [Client(port) for _ in range(members)]
+        self.socket = self.members[0].socket
+        for member in self.members:
+            member.skip(reply_size(len("hello")))
+
+
+def publish(members, depth):
+    """Publishes batches of `depth` messages of 20 bytes to the members of a topic. Counts the deliveries."""
+    batch = frame(b"x" * 20, 1) * depth
+
+    def run(room, rounds):
+        for _ in range(rounds):
+            room.members[0].send(batch)
+            for member in room.members:
+                member.skip(reply_size(20) * depth)
+        return rounds * depth * members
+
+    return ["app", "--path", "/", "--", sys.executable, "-c", ROOM], run, lambda port: Room(port, members)
 
 
 class HttpClient:
@@ -244,6 +284,8 @@ CONVERSATIONS = {
     "JSON-RPC calls of a client that can resume, 16 at once": (calls(16, b"?resume=new"), 20, 120, TOLERANCE),
     "tools/call of an MCP server": (tools(20), 100, 600, TOLERANCE),
     "tools/call of an MCP server with 16 KiB": (tools(16384), 50, 250, TOLERANCE),
+    "one message to 100 members of a topic": (publish(100, 1), 10, 60, TOLERANCE),
+    "one message to 100 members of a topic, 16 at once": (publish(100, 16), 10, 60, TOLERANCE),
     "keys to a terminal and their echo": (keys(1), 100, 600, SPLIT_TOLERANCE),
     "4,000 bytes from a terminal": (keys(4000), 100, 600, SPLIT_TOLERANCE),
 }

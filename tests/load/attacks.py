@@ -591,6 +591,77 @@ def broadcast_commands_2000(run):
     broadcast(run, 2000)
 
 
+PUBLISHER = """
+import json, sys
+for line in sys.stdin:
+    event = json.loads(line)
+    if event["event"] == "connect":
+        sys.stdout.write(json.dumps({"cmd": "subscribe", "client": event["client"], "topic": "news"}) + "\\n")
+        sys.stdout.write(json.dumps({"cmd": "send", "client": event["client"], "text": "ready"}) + "\\n")
+    elif event["event"] == "message":
+        command = json.dumps({"cmd": "publish", "topic": "news", "text": "x" * 1024})
+        sys.stdout.write((command + "\\n") * int(event["text"]))
+    sys.stdout.flush()
+"""
+PUBLISHED = 4 + 1024  # bytes of a frame
+READY = 2 + 5
+
+
+def serve_publisher(run):
+    return run.serve({"/app": {"app": {"command": [PYTHON, "-c", PUBLISHER]}}}, "--max-clients", "20000")
+
+
+def publish(port, messages):
+    """Lets the program publish. The client that asks for it is a member, too."""
+    client = open_client(port, "/app")
+    client.sendall(frame(1, b"%d" % messages))
+    return client
+
+
+def publish_to_10000(run):
+    """a program publishes 20 messages of 1 KiB at once to 10,000 members"""
+    messages = 20
+    port = serve_publisher(run)
+    count = descriptors_for(10_000)
+    # Each member has a block of its own for what all share.
+    run.allowed = allowed(count + 3, held=messages * PUBLISHED + count * 512, programs=3 * MIB)
+    listeners = Worker(listen_all, port, "/app", count, READY + messages * PUBLISHED)
+    listeners.hear()
+    run.begin()
+    run.observe(0.1)
+    begin = time.monotonic()
+    with publish(port, messages):
+        run.note(f"all {count} had it after {listeners.hear() - begin:.1f} s")
+
+
+def listen_not(pipe, port, path, count):
+    """Connects `count` clients that read nothing but their first message."""
+    clients = [open_client(port, path, receive_buffer=4096) for _ in range(count)]
+    for client in clients:
+        read_frame(client)
+    pipe.send(("ready", None))
+    signal.pause()
+
+
+def publish_unread(run):
+    """a program publishes 1,000 messages of 1 KiB to 1,000 members that read nothing: they are kept once"""
+    messages = 1000
+    port = serve_publisher(run)
+    count = descriptors_for(1000)
+    # Each member has a block of 32 bytes for each message, in a list that grows by doubling.
+    run.allowed = allowed(count + 3, held=messages * PUBLISHED + count * messages * 32, programs=3 * MIB)
+    members = Worker(listen_not, port, "/app", count)
+    members.hear()
+    run.begin()
+    with publish(port, messages) as client:
+        read_frame(client)
+        for _ in range(messages):
+            assert len(read_frame(client)[1]) == 1024
+        run.observe(2)
+        run.note(f"{client_count(port)} clients are connected")
+    members.kill()
+
+
 def deflate_bombs(run):
     """three clients echo compressed messages of 16 MiB: zeros, lines of JSON, random letters"""
     port = run.serve({}, "--deflate")
@@ -1271,6 +1342,8 @@ ATTACKS = [
     tiny_keys_spawn,
     broadcast_commands,
     broadcast_commands_2000,
+    publish_to_10000,
+    publish_unread,
     deflate_bombs,
     slow_exec_readers,
     greedy_exec_readers,

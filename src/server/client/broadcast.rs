@@ -271,9 +271,14 @@ pub(super) enum Encoded {
 #[derive(Debug)]
 pub(crate) struct Broadcast<'a> {
     pub(super) message: Message<'a>,
+    /// The uncompressed frame, once a client needs it.
     plain: Option<Frames>,
-    /// The compressed message by the bits of its window. `None` if compression does not make it smaller.
-    compressed: Vec<(u8, Option<Encoded>)>,
+    /// The forms in which clients get the message.
+    forms: Vec<Encoded>,
+    /// The index of the uncompressed form.
+    plain_form: Option<usize>,
+    /// The indices of the compressed forms, by the bits of the window. `None` if compression does not make the message smaller.
+    compressed: Vec<(u8, Option<usize>)>,
     owned: Option<Arc<OwnedMessage>>,
 }
 
@@ -282,6 +287,8 @@ impl<'a> Broadcast<'a> {
         Self {
             message,
             plain: None,
+            forms: Vec::new(),
+            plain_form: None,
             compressed: Vec::new(),
             owned: None,
         }
@@ -295,31 +302,47 @@ impl<'a> Broadcast<'a> {
     pub(super) fn encoded(
         &mut self,
         socket: &mut WebSocket,
-        compression: &mut Option<Compression>,
+        compression: Option<&mut Compression>,
         batches: &mut Batches,
         is_behind: bool,
-    ) -> Encoded {
-        let (Some(codec), Some(compression)) = (socket.codec(), compression) else {
-            return Encoded::Frames(self.plain(batches));
-        };
-        if is_behind {
-            // The earlier message must be compressed first.
-            return Encoded::Frames(self.plain(batches));
-        }
-        let window = codec.window();
-        let known = self.compressed.iter().position(|(bits, _)| *bits == window);
-        let at = known.unwrap_or_else(|| {
-            let compressed = self.compress(window, compression, batches);
-            self.compressed.push((window, compressed));
-            self.compressed.len() - 1
-        });
-        match &self.compressed[at].1 {
-            Some(encoded) => {
+    ) -> &Encoded {
+        let codec = socket.codec();
+        let mut form = None;
+        if let (Some(compression), Some(codec), false) = (compression, codec, is_behind) {
+            form = self.compressed(codec.window(), compression, batches);
+            if form.is_some() {
                 codec.note_alone();
-                encoded.clone()
             }
-            None => Encoded::Frames(self.plain(batches)),
         }
+        let form = form.or(self.plain_form);
+        let form = form.unwrap_or_else(|| {
+            let frame = self.plain(batches);
+            let form = self.add_form(Encoded::Frames(frame));
+            self.plain_form = Some(form);
+            form
+        });
+        &self.forms[form]
+    }
+
+    fn add_form(&mut self, form: Encoded) -> usize {
+        self.forms.push(form);
+        self.forms.len() - 1
+    }
+
+    /// The index of the form for a window.
+    fn compressed(
+        &mut self,
+        window: u8,
+        compression: &mut Compression,
+        batches: &mut Batches,
+    ) -> Option<usize> {
+        if let Some((_, form)) = self.compressed.iter().find(|(bits, _)| *bits == window) {
+            return *form;
+        }
+        let form = self.compress(window, compression, batches);
+        let form = form.map(|form| self.add_form(form));
+        self.compressed.push((window, form));
+        form
     }
 
     fn compress(
@@ -342,9 +365,8 @@ impl<'a> Broadcast<'a> {
     /// The uncompressed frame.
     fn plain(&mut self, batches: &mut Batches) -> Frames {
         let message = self.message;
-        self.plain
-            .get_or_insert_with(|| batches.add_plain(message))
-            .clone()
+        let plain = self.plain.get_or_insert_with(|| batches.add_plain(message));
+        plain.clone()
     }
 
     /// The message for clients that keep it until they have confirmed it.
@@ -358,6 +380,7 @@ impl<'a> Broadcast<'a> {
     /// The message for clients that get it when they can take it.
     pub(super) fn owned(&mut self) -> Arc<OwnedMessage> {
         let message = self.message;
-        Arc::clone(self.owned.get_or_insert_with(|| Arc::new(message.into())))
+        let owned = self.owned.get_or_insert_with(|| Arc::new(message.into()));
+        Arc::clone(owned)
     }
 }

@@ -17,7 +17,7 @@ use super::outbox::Outbox;
 use super::output::Output;
 use super::wire::{Protocol, Wire};
 use crate::protocol::deflate::{SLICE, Squeeze};
-use crate::protocol::{CloseReason, Message, SentHeader, Shared, Time};
+use crate::protocol::{CloseReason, Message, SentHeader, Time};
 use crate::server::budget::WRITE;
 use crate::server::env::{Env, News, WRITE_BUFFER};
 use crate::server::error::SendError;
@@ -207,12 +207,12 @@ impl Client {
             // The replies to what is being read come first.
             self.write_output(env);
         }
-        let is_behind = self.wire.has_squeeze();
+        let is_behind = env.protocol.compression.is_some() && self.wire.has_squeeze();
         let Some(socket) = self.wire.websocket_mut() else {
             return false;
         };
         socket.handle_message(env.now);
-        let Shared { compression, .. } = &mut env.protocol;
+        let compression = env.protocol.compression.as_mut();
         let encoded = broadcast.encoded(socket, compression, &mut env.batches, is_behind);
         let output = self.wire.output_mut();
         output.push_shared(encoded);

@@ -175,27 +175,27 @@ impl Output {
     }
 
     /// Appends a message that several clients share.
-    pub(super) fn push_shared(&mut self, message: Encoded) {
+    pub(super) fn push_shared(&mut self, message: &Encoded) {
         match message {
             Encoded::Frames(frames) => self.push_frames(frames),
             Encoded::Long(message) => {
                 self.queued += message.len();
                 self.largest = self.largest.max(message.len());
-                self.blocks.push_back(Block::Long(message));
+                self.blocks.push_back(Block::Long(message.clone()));
                 self.check();
             }
         }
     }
 
-    fn push_frames(&mut self, frames: Frames) {
+    fn push_frames(&mut self, frames: &Frames) {
         let len = frames.len();
         let extends = match self.blocks.back_mut() {
-            Some(Block::Shared(last)) => last.extend(&frames),
+            Some(Block::Shared(last)) => last.extend(frames),
             _ => false,
         };
         if !extends {
             self.copy_last();
-            self.blocks.push_back(Block::Shared(frames));
+            self.blocks.push_back(Block::Shared(frames.clone()));
         }
         self.queued += len;
         self.largest = self.largest.max(len);
