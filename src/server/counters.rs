@@ -64,6 +64,8 @@ pub(super) struct Counters {
     pub(super) ended_clients: Traffic,
     /// Messages of clients that services have refused because of their length.
     pub(super) long_json: u64,
+    /// Subscriptions that failed because a limit was reached.
+    pub(super) refused_subscriptions: u64,
     /// Messages that services have published to topics.
     pub(super) published: u64,
     /// Messages of topics that a newer one has replaced before a client could take them.

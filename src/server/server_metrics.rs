@@ -213,6 +213,11 @@ fn write_traffic(out: &mut Metrics, ctx: &Context) {
             traffic.messages_out,
         ),
         (
+            "outrigger_refused_subscriptions_total",
+            "Subscriptions to topics that failed because a limit was reached.",
+            ctx.core.env.counters.refused_subscriptions,
+        ),
+        (
             "outrigger_published_messages_total",
             "Messages published to topics.",
             ctx.core.env.counters.published,

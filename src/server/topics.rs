@@ -215,11 +215,16 @@ impl Core {
             topics.set_keep(topic, membership.at, keep);
             return Ok(false);
         }
-        if count >= env.config.max_topics_per_client {
-            return Err(SubscribeError::TooManyOfClient);
-        }
-        if known.is_none() && topics.len() >= env.config.max_topics {
-            return Err(SubscribeError::TooMany);
+        let limit = if count >= env.config.max_topics_per_client {
+            Some(SubscribeError::TooManyOfClient)
+        } else if known.is_none() && topics.len() >= env.config.max_topics {
+            Some(SubscribeError::TooMany)
+        } else {
+            None
+        };
+        if let Some(limit) = limit {
+            env.counters.refused_subscriptions += 1;
+            return Err(limit);
         }
         let topic = known.unwrap_or_else(|| topics.create(client.service_id, name));
         let at = topics.add(topic, Member { client: id, keep });
@@ -527,6 +532,7 @@ mod tests {
         assert_eq!(ctx.subscribe(ids[0], "c"), full);
         assert_eq!(ctx.subscribe(ids[1], "c"), Ok(true));
         assert_eq!(ctx.subscribe(ids[1], "d"), Err(SubscribeError::TooMany));
+        assert_eq!(ctx.core.env.counters.refused_subscriptions, 2);
         // A topic that exists takes further members.
         assert_eq!(ctx.subscribe(ids[1], "b"), Ok(true));
     }

@@ -34,6 +34,49 @@ fn commands_of_a_thread_run_in_order() {
 }
 
 #[test]
+fn threads_publish_to_the_members_of_a_topic() {
+    let server = TestServer::echo(patient());
+    let mut wires = ["/a", "/a", "/b"].map(|path| Wire::connect(server.address, path));
+    for _ in &wires {
+        let client = server.connected();
+        let subscribe = server.handle.post(move |_, ctx| {
+            let path = ctx.path(client).expect("connected").to_owned();
+            assert_eq!(ctx.subscribe(client, &path), Ok(true));
+        });
+        subscribe.expect("the server runs");
+    }
+    let handle = server.handle.clone();
+    let threads: Vec<_> = (0..4)
+        .map(|thread| {
+            let handle = handle.clone();
+            std::thread::spawn(move || {
+                for n in 0..1000 {
+                    let message = format!("{thread} {n}");
+                    handle.publish("/a", message).expect("the server runs");
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().expect("it does not panic");
+    }
+    handle.broadcast("end").expect("the server runs");
+    for wire in &mut wires[..2] {
+        let mut next = [0; 4];
+        for _ in 0..4000 {
+            let payload = String::from_utf8(wire.read_frame().payload).expect("UTF-8");
+            let (thread, n) = payload.split_once(' ').expect("two numbers");
+            let expected = &mut next[thread.parse::<usize>().expect("a number")];
+            assert_eq!(n, expected.to_string(), "in the order of its thread");
+            *expected += 1;
+        }
+    }
+    for wire in &mut wires {
+        assert_eq!(wire.read_frame().payload, b"end");
+    }
+}
+
+#[test]
 fn a_posted_function_runs_with_the_service_in_the_order_of_the_commands() {
     let server = TestServer::echo(patient());
     let mut wires = ["/a", "/b"].map(|path| Wire::connect(server.address, path));

@@ -644,10 +644,11 @@ def listen_not(pipe, port, path, count):
 
 
 def publish_unread(run):
-    """a program publishes 1,000 messages of 1 KiB to 1,000 members that read nothing: they are kept once"""
-    messages = 1000
+    """a program publishes 6,000 messages of 1 KiB to 100 members that read nothing: they are kept once"""
+    messages = 6000
     port = serve_publisher(run)
-    count = descriptors_for(1000)
+    # The kernel takes up to 2.6 MB for each of them.
+    count = 100
     # Each member has a block of 32 bytes for each message, in a list that grows by doubling.
     run.allowed = allowed(count + 3, held=messages * PUBLISHED + count * messages * 32, programs=3 * MIB)
     members = Worker(listen_not, port, "/app", count)
@@ -658,7 +659,11 @@ def publish_unread(run):
         for _ in range(messages):
             assert len(read_frame(client)[1]) == 1024
         run.observe(2)
-        run.note(f"{client_count(port)} clients are connected")
+        with connect(port) as caller:
+            caller.sendall(get("/metrics", AUTHORIZATION + b"Connection: close\r\n"))
+            metrics = caller.makefile("rb").read()
+        queued = next(line for line in metrics.splitlines() if line.startswith(b"outrigger_queued_bytes "))
+        run.note(f"{float(queued.split()[1]) / MIB:.0f} MiB of output are unread by {client_count(port)} clients")
     members.kill()
 
 
