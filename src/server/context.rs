@@ -121,7 +121,7 @@ impl Context {
     /// Sends a message to the members of a topic. Returns the number of members that it was sent to, or for which it waits. Its time
     /// depends on the number of members only. The frame is encoded once, and compressed once for each window size.
     pub fn publish<'m>(&mut self, topic: &str, message: impl Into<Message<'m>>) -> usize {
-        self.core.publish(topic, message.into(), |_| false)
+        self.publish_to(topic, message, |_| true)
     }
 
     /// Publishes a message as [`Context::publish`] does, but not to one client: usually the one that has sent it.
@@ -131,19 +131,17 @@ impl Context {
         topic: &str,
         message: impl Into<Message<'m>>,
     ) -> usize {
-        self.core
-            .publish(topic, message.into(), |member| member == client)
+        self.publish_to(topic, message, |member| member != client)
     }
 
-    /// Publishes a message as [`Context::publish`] does, but not to these clients.
-    pub(crate) fn publish_except_all(
+    /// Publishes a message as [`Context::publish`] does, but only to the members for which `to` returns true.
+    pub fn publish_to<'m>(
         &mut self,
-        clients: &[ClientId],
         topic: &str,
-        message: Message<'_>,
+        message: impl Into<Message<'m>>,
+        to: impl FnMut(ClientId) -> bool,
     ) -> usize {
-        self.core
-            .publish(topic, message, |member| clients.contains(&member))
+        self.core.publish(topic, message.into(), to)
     }
 
     /// The topics of a client, in no particular order.

@@ -275,13 +275,13 @@ impl Core {
         }
     }
 
-    /// Sends a message to the members of a topic, but not to those for which `except` is true. Returns the number of members that it
+    /// Sends a message to the members of a topic for which `to` returns true. Returns the number of members that it
     /// was sent to, or for which it waits.
     pub(super) fn publish(
         &mut self,
         name: &str,
         message: Message<'_>,
-        except: impl Fn(ClientId) -> bool,
+        mut to: impl FnMut(ClientId) -> bool,
     ) -> usize {
         let mut sent = 0;
         let mut broadcast = Broadcast::new(message);
@@ -290,7 +290,7 @@ impl Core {
                 continue;
             };
             for member in &topic.members {
-                if !except(member.client)
+                if to(member.client)
                     && let Some(client) = self.registry.get_mut(member.client)
                 {
                     let taken = client.publish(&mut self.env, id, member.keep, &mut broadcast);

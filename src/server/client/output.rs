@@ -19,6 +19,9 @@ const SMALL_BLOCK: usize = 4 << 10;
 /// The maximum number of blocks in one write.
 const BLOCKS_PER_WRITE: usize = 32;
 
+/// The number of blocks for which an output that is kept although it is empty has room.
+const KEPT_BLOCKS: usize = 4;
+
 /// Bytes that wait to be written. Each block contains whole frames.
 #[derive(Debug)]
 enum Block {
@@ -291,6 +294,24 @@ impl Output {
 
     /// Writes once and returns the number of bytes that the socket has taken.
     pub(super) fn write(&mut self, stream: &mut Stream, scratch: &mut Scratch) -> io::Result<u64> {
+        let (taken, offered) = if self.blocks.len() == 1 {
+            let bytes = &self.blocks[0].as_slice()[self.written..];
+            (stream.write(&[IoSlice::new(bytes)], scratch)?, bytes.len())
+        } else {
+            self.write_blocks(stream, scratch)?
+        };
+        // After a short write, the socket is normally full. An event reports when it has room.
+        self.blocked = taken < offered && !stream.has_room();
+        self.advance(taken);
+        Ok(stream.sent(taken))
+    }
+
+    /// Writes the first blocks. Returns the number of bytes that the socket has taken, and the number offered to it.
+    fn write_blocks(
+        &self,
+        stream: &mut Stream,
+        scratch: &mut Scratch,
+    ) -> io::Result<(usize, usize)> {
         let mut slices = [IoSlice::new(&[]); BLOCKS_PER_WRITE];
         let mut count = 0;
         let mut offered = 0;
@@ -302,11 +323,7 @@ impl Output {
             count += 1;
             offered += bytes.len();
         }
-        let taken = stream.write(&slices[..count], scratch)?;
-        // After a short write, the socket is normally full. An event reports when it has room.
-        self.blocked = taken < offered && !stream.has_room();
-        self.advance(taken);
-        Ok(stream.sent(taken))
+        Ok((stream.write(&slices[..count], scratch)?, offered))
     }
 
     fn advance(&mut self, mut taken: usize) {
@@ -326,7 +343,8 @@ impl Output {
         }
         if self.queued == 0 {
             (self.largest, self.taken) = (0, None);
-            self.blocks = VecDeque::new();
+            // A member of a topic keeps the room for a few blocks, because it is sent more soon.
+            self.blocks.shrink_to(KEPT_BLOCKS);
         }
         self.check();
     }

@@ -247,7 +247,7 @@ fn data(fields: &mut CommandFields<'_>) -> Result<OwnedMessage, String> {
     }
 }
 
-/// The clients that a broadcast or a published message leaves out. They may have disconnected.
+/// The clients that a broadcast or a published message leaves out, sorted. They may have disconnected.
 fn except(fields: &mut CommandFields<'_>) -> Result<Vec<ClientId>, String> {
     let wrong = || "\"except\" is not an array of client ids".to_owned();
     let value = match fields.take("except")? {
@@ -266,6 +266,7 @@ fn except(fields: &mut CommandFields<'_>) -> Result<Vec<ClientId>, String> {
     if array.is_err() || !valid {
         return Err(wrong());
     }
+    ids.sort_unstable();
     Ok(ids)
 }
 

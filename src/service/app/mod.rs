@@ -468,7 +468,8 @@ fn execute(
         AppCommand::Broadcast { data, except, path } => {
             check_size(ctx, data.as_message())?;
             ctx.broadcast(data.as_message(), |client, at| {
-                !except.contains(&client) && path.as_ref().is_none_or(|path| path == at)
+                except.binary_search(&client).is_err()
+                    && path.as_ref().is_none_or(|path| path == at)
             });
             Ok(())
         }
@@ -491,7 +492,9 @@ fn execute(
             except,
         } => {
             check_size(ctx, data.as_message())?;
-            ctx.publish_except_all(&except, &topic, data.as_message());
+            ctx.publish_to(&topic, data.as_message(), |client| {
+                except.binary_search(&client).is_err()
+            });
             Ok(())
         }
         AppCommand::Topics { id, of } => {
