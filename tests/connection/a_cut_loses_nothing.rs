@@ -112,6 +112,43 @@ fn after_a_reset_both_sides_go_on_with_the_next_message() {
 }
 
 #[test]
+fn a_member_that_was_cut_gets_what_was_published_meanwhile() {
+    let mut app = Program::start(&["app"]);
+    let address = app.address_of_event();
+    let mut client = Resumable::connect(address, "/");
+    let id = app.event_of("connect")["client"].clone();
+    app.command(json!({"cmd": "subscribe", "client": id, "topic": "all"}));
+    app.command(json!({"cmd": "subscribe", "client": id, "topic": "price", "keep": "latest"}));
+    // Long messages are kept once for all members, short ones are copied.
+    let long = "x".repeat(1000);
+    app.command(json!({"cmd": "publish", "topic": "all", "text": &long}));
+    client.expect_text(&long);
+    let token = client.token;
+    client.wire.reset();
+    eventually("the client is detached", || {
+        app.command(json!({"cmd": "status"}));
+        app.event_of("status")["detached"] == 1
+    });
+    for number in 0..5 {
+        app.command(json!({"cmd": "publish", "topic": "all", "text": format!("{number} {long}")}));
+        app.command(json!({"cmd": "publish", "topic": "all", "text": format!("{number}")}));
+        app.command(json!({"cmd": "publish", "topic": "price", "text": format!("price {number}")}));
+    }
+    app.command(json!({"cmd": "topics", "client": id}));
+    assert_eq!(app.event_of("topics")["count"], 2);
+    // It has not received the first message.
+    let mut client = Resumable::resume(address, "/", &token, 0);
+    client.expect_text(&long);
+    for number in 0..5 {
+        client.expect_text(&format!("{number} {long}"));
+        client.expect_text(&format!("{number}"));
+    }
+    client.expect_text("price 4");
+    app.command(json!({"cmd": "publish", "topic": "price", "text": "price 5"}));
+    client.expect_text("price 5");
+}
+
+#[test]
 fn a_page_gets_its_token_in_a_notice() {
     let server = echo();
     let (mut wire, head) = ask(server.address, "/?resume=new&notice=1", "");
