@@ -213,6 +213,9 @@ impl Core {
         let membership = memberships.and_then(|memberships| memberships.get(known?));
         if let (Some(topic), Some(membership)) = (known, membership) {
             topics.set_keep(topic, membership.at, keep);
+            if keep == Keep::All {
+                client.queue_newest(env, topic);
+            }
             return Ok(false);
         }
         let limit = if count >= env.config.max_topics_per_client {
@@ -482,6 +485,21 @@ mod tests {
         world.take_turn();
         let later = taken(&mut world, slow, from_slow);
         assert_eq!(later[2..], all);
+        // From now on it keeps all of them, and what waits precedes the next one.
+        world.stream(slow).wire().room = 0;
+        let from = sent(&world, slow);
+        for number in 0..6 {
+            let ctx = &mut world.server.ctx;
+            if number == 3 {
+                assert_eq!(ctx.subscribe(slow, "x"), Ok(false));
+            }
+            ctx.publish("x", &format!("{number}"));
+            world.take_turn();
+        }
+        assert_eq!(taken(&mut world, slow, from), ["0", "2", "3", "4", "5"]);
+        let ctx = &mut world.server.ctx;
+        let member = ctx.subscribe_keeping(slow, "x", Keep::Latest);
+        assert_eq!(member, Ok(false));
         // What waits precedes the CLOSE.
         world.stream(slow).wire().room = 0;
         let from_slow = sent(&world, slow);

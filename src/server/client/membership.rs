@@ -115,6 +115,14 @@ impl Memberships {
         Some(message)
     }
 
+    /// Takes the message of a topic that waits.
+    pub(super) fn take_newest_of(&mut self, topic: TopicId) -> Option<Arc<OwnedMessage>> {
+        let place = self.find(topic).ok()?;
+        let message = self.list[place].newest.take()?;
+        self.waiting -= 1;
+        Some(message)
+    }
+
     /// Drops the messages that wait.
     pub(super) fn drop_newest(&mut self) {
         while self.take_newest().is_some() {}

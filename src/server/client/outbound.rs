@@ -268,6 +268,15 @@ impl Client {
         }
     }
 
+    /// Queues the message of a topic that has waited.
+    pub(crate) fn queue_newest(&mut self, env: &mut Env, topic: TopicId) {
+        let message = self.wire.memberships_mut().take_newest_of(topic);
+        if let Some(message) = message {
+            // A client that cannot take the message is closed.
+            let _ = self.push(env, message.as_message());
+        }
+    }
+
     /// Sends the messages that have waited, before the client is closed.
     pub(super) fn send_last_newest(&mut self, env: &mut Env) {
         while self.wire.is_open()
