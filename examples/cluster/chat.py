@@ -24,10 +24,12 @@ Environment: NATS_URL (one or more, with commas), NATS_TOKEN, REPLICAS (of the s
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import re
 import sys
+import traceback
 from urllib.parse import parse_qs
 
 import nats
@@ -52,14 +54,56 @@ RETRY = 0.5  # seconds, while NATS cannot be reached
 
 members = {}  # client -> Member
 rooms = {}  # name -> Room, while it has members here
+lines = []  # commands that are not written yet
+
+
+def command(cmd, **fields):
+    return json.dumps({"cmd": cmd, **fields}) + "\n"
+
+
+def write(line):
+    # Lines that are written in one turn of the loop go to Outrigger together.
+    if not lines:
+        asyncio.get_running_loop().call_soon(flush)
+    lines.append(line)
+
+
+def flush():
+    sys.stdout.write("".join(lines))
+    sys.stdout.flush()
+    lines.clear()
+
+
+def message_of(name, seq, data):
+    return json.dumps({"room": name, "seq": seq, **json.loads(data)})
 
 
 class Room:
+    """A room while it has members here. It has a consumer in NATS, and a topic in Outrigger."""
+
     def __init__(self, name):
-        self.subject = "rooms." + name
+        self.name, self.subject = name, "rooms." + name
+        self.members = set()  # clients, also those that get earlier messages and are not subscribed to the topic yet
         self.tail = 0  # the highest number that is known to be in the room
-        self.last = {}  # client -> number of the last message that it was sent
-        self.joining = set()  # clients that get earlier messages, and do not get new ones yet
+        self.published = 0  # the number of the last message that was published to the topic
+        self.ahead = {}  # client -> number of the last message that it has fetched, until a later one is published
+        self.has_consumer, self.is_empty = asyncio.Event(), asyncio.Event()
+
+    async def publish(self, message):
+        """Passes a new message on to the members."""
+        try:
+            seq = message.metadata.sequence.stream
+            # When the last member has left, the topic may belong to the next Room of this name.
+            if seq <= self.published or not self.members:
+                return
+            self.published, self.tail = seq, max(self.tail, seq)
+            self.ahead = {client: last for client, last in self.ahead.items() if last >= seq}
+            text = message_of(self.name, seq, message.data)
+            write(command("publish", topic=self.name, text=text, **{"except": list(self.ahead)}))
+        except Exception:
+            # Members would miss the message.
+            traceback.print_exc()
+            os._exit(1)
 
 
 class Member:
@@ -68,23 +112,13 @@ class Member:
         self.is_gone, self.rooms, self.requests = False, set(), asyncio.Queue()
 
 
-def command(client, text):
-    """Sends a line of JSON to a client."""
-    return f'{{"cmd":"send","client":"{client}","text":{json.dumps(text)}}}\n'
-
-
-def write(lines):
-    sys.stdout.write(lines)
-    sys.stdout.flush()
+def send(member, text):
+    if not member.is_gone:
+        write(command("send", client=member.client, text=text))
 
 
 def tell(member, **fields):
-    if not member.is_gone:
-        write(command(member.client, json.dumps(fields)))
-
-
-def message_of(name, seq, data):
-    return json.dumps({"room": name, "seq": seq, **json.loads(data)})
+    send(member, json.dumps(fields))
 
 
 async def report(error):
@@ -103,54 +137,72 @@ async def insist(request):
             await asyncio.sleep(RETRY)
 
 
-async def pass_on(live):
-    """Sends each new message to the members of its room."""
-    async for message in live.messages:
-        name, seq = message.subject.removeprefix("rooms."), message.metadata.sequence.stream
-        if (room := rooms.get(name)) is None:
-            continue
-        room.tail = max(room.tail, seq)
-        text, lines = message_of(name, seq, message.data), []
-        for client, last in room.last.items():
-            if last < seq and client not in room.joining:
-                room.last[client] = seq
-                lines.append(command(client, text))
-        write("".join(lines))
+async def follow(js, room):
+    """Has each new message of a room published until its last member leaves."""
+    # An ordered consumer notices a missing message, and asks for it again. nats-py changes the config, so each attempt has its own.
+    consumer = await insist(
+        lambda: js.subscribe(
+            room.subject,
+            cb=room.publish,
+            stream=STREAM.name,
+            config=ConsumerConfig(deliver_policy=DeliverPolicy.NEW),
+            ordered_consumer=True,
+            idle_heartbeat=2,
+        )
+    )
+    room.has_consumer.set()
+    await room.is_empty.wait()
+    with contextlib.suppress(Error):
+        await consumer.unsubscribe()
+
+
+def enter(js, member, name):
+    """Makes a client a member of a room, and starts the consumer for the first one."""
+    if (room := rooms.get(name)) is None:
+        room = rooms[name] = Room(name)
+        room.task = asyncio.create_task(follow(js, room))
+        # Without the consumer, members would get no messages. Outrigger starts another program, with --restart.
+        room.task.add_done_callback(lambda task: task.cancelled() or task.exception() and os._exit(1))
+    room.members.add(member.client)
+    member.rooms.add(name)
+    return room
+
+
+def leave(member):
+    """Removes a client from its rooms. Outrigger has removed it from the topics."""
+    member.is_gone = True
+    for name in member.rooms:
+        room = rooms[name]
+        room.members.discard(member.client)
+        room.ahead.pop(member.client, None)
+        if not room.members:
+            # A client that joins while the consumer ends gets a new Room, with a consumer of its own.
+            room.is_empty.set()
+            del rooms[name]
 
 
 async def join(js, member, name, since):
-    room = rooms.setdefault(name, Room(name))
-    member.rooms.add(name)
-    room.joining.add(member.client)
-    room.last[member.client] = 0
-    try:
+    room = enter(js, member, name)
+    # What is stored before the consumer exists is fetched: the consumer gets only later messages.
+    await room.has_consumer.wait()
+    with contextlib.suppress(NotFoundError):  # the room has no message
         last = await insist(lambda: js.get_last_msg(STREAM.name, room.subject))
         room.tail = max(room.tail, last.seq)
-    except NotFoundError:
-        pass  # the room has no message
     seq = room.tail if since is None else min(since, room.tail)
     tell(member, joined=name, seq=room.tail, server=NODE)
     # While these are fetched, new messages move the tail. They are fetched here, too.
-    while seq < room.tail and not member.is_gone:
+    while seq < (tail := room.tail) and not member.is_gone:
         try:
             message = await insist(lambda: js.get_msg(STREAM.name, seq=seq + 1, subject=room.subject, next=True))
+            seq = message.seq
+            send(member, message_of(name, seq, message.data or b"{}"))
         except NotFoundError:
-            break  # the last ones have expired
-        seq = message.seq
-        if not member.is_gone:
-            write(command(member.client, message_of(name, seq, message.data or b"{}")))
-    room.joining.discard(member.client)
-    if member.is_gone:
-        leave(member, name)
-    else:
-        room.last[member.client] = seq
-
-
-def leave(member, name):
-    if room := rooms.get(name):
-        room.last.pop(member.client, None)
-        if not room.last:
-            del rooms[name]
+            seq = tail  # the last ones have expired
+    # Nothing is published between the last comparison with the tail and `subscribe`, because there is no `await`.
+    if not member.is_gone:
+        write(command("subscribe", client=member.client, topic=name))
+        if seq > room.published:
+            room.ahead[member.client] = seq
 
 
 async def store(js, member, name, text, message_id):
@@ -203,14 +255,6 @@ async def main():
     )
     js = connection.jetstream()
     await insist(lambda: js.add_stream(STREAM))
-    # An ordered consumer notices a missing message, and asks for it again.
-    config = ConsumerConfig(deliver_policy=DeliverPolicy.NEW)
-    live = await insist(
-        lambda: js.subscribe("rooms.*", stream=STREAM.name, config=config, ordered_consumer=True, idle_heartbeat=2)
-    )
-    live_task = asyncio.create_task(pass_on(live))
-    # Without it, this program is no use. Outrigger starts another one, with --restart.
-    live_task.add_done_callback(lambda task: task.cancelled() or os._exit(1))
 
     events = asyncio.StreamReader(limit=1 << 20)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(events), sys.stdin)
@@ -230,17 +274,13 @@ async def main():
                 members[client].requests.put_nowait(event.get("text", ""))
             case "disconnect":
                 member = members.pop(client)
-                member.is_gone = True
-                for name in member.rooms:
-                    if client not in rooms[name].joining:
-                        leave(member, name)
+                leave(member)
                 member.requests.put_nowait(None)
             case "error":
                 print(f"line {event['line']} was wrong: {event['message']}", file=sys.stderr)
     # Outrigger stops. What members have said is stored before this program ends, if NATS answers in time.
     if tasks:
         await asyncio.wait(tasks, timeout=1.5)
-    live_task.cancel()
     await connection.close()
 
 
