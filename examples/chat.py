@@ -5,7 +5,7 @@
 
 Open examples/chat.html in several tabs of a browser, or use any WebSocket client with the URL that Outrigger printed. The
 first message of a client is its name, and every other message goes to the room. Each path is a separate room, for example
-ws://127.0.0.1:7070/garden.
+ws://127.0.0.1:7070/garden. A room is a topic: what is published to it reaches all clients that are subscribed to it.
 """
 
 import json
@@ -23,8 +23,8 @@ def tell(client, **fields):
     command(cmd="send", client=client, text=json.dumps(fields))
 
 
-def tell_room(path, **fields):
-    command(cmd="broadcast", path=path, text=json.dumps(fields))
+def tell_room(room, **fields):
+    command(cmd="publish", topic=room, text=json.dumps(fields))
 
 
 for line in sys.stdin:
@@ -35,6 +35,7 @@ for line in sys.stdin:
             print(f"a room is open on port {event['port']}", file=sys.stderr)  # goes to Outrigger's log
         case "connect":
             rooms[client] = event["path"]
+            command(cmd="subscribe", client=client, topic=event["path"])
             tell(client, system="What is your name?")
         case "message" if "text" in event:
             if client not in names:

@@ -1,6 +1,6 @@
 //! A chat room in one Rust program: `examples/chat.py` with the server inside.
 //!
-//! It shows a service with state: how to follow clients, send to one client, and send to all others.
+//! It shows a service with state: how to follow clients, send to one client, and publish to all clients of a room.
 //!
 //!     cargo run --release --example chat               or `... chat 8080` for another port
 //!     python3 -m websockets ws://127.0.0.1:7070/       (run it several times)
@@ -9,18 +9,13 @@ use std::collections::HashMap;
 
 use outrigger::{ClientId, CloseReason, Config, Context, Message, Request, Server, Service};
 
-/// The clients by name. The first message of a client is its name.
+/// The topic of all clients that have a name.
+const ROOM: &str = "room";
+
+/// The names of the clients. The first message of a client is its name.
 #[derive(Default)]
 struct Room {
     names: HashMap<ClientId, String>,
-}
-
-impl Room {
-    fn send_to_all(&self, ctx: &mut Context, text: &str) {
-        ctx.broadcast(Message::Text(text), |client, _| {
-            self.names.contains_key(&client)
-        });
-    }
 }
 
 impl Service for Room {
@@ -32,23 +27,22 @@ impl Service for Room {
         let Message::Text(text) = message else { return };
         match self.names.get(&client) {
             Some(name) => {
-                let line = format!("{name}: {text}");
-                self.send_to_all(ctx, &line);
+                ctx.publish(ROOM, &format!("{name}: {text}"));
             }
-            None => {
+            // A client that is being closed cannot be subscribed.
+            None if ctx.subscribe(client, ROOM).is_ok() => {
                 self.names.insert(client, text.to_owned());
-                self.send_to_all(
-                    ctx,
-                    &format!("{text} is here, one of {}.", self.names.len()),
-                );
+                let count = self.names.len();
+                ctx.publish(ROOM, &format!("{text} is here, one of {count}."));
             }
+            None => {}
         }
     }
 
-    /// Called exactly once for each connected client, however the connection ends.
+    /// Called exactly once for each connected client, however the connection ends. The client has left its topics.
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
         if let Some(name) = self.names.remove(&client) {
-            self.send_to_all(ctx, &format!("{name} has left."));
+            ctx.publish(ROOM, &format!("{name} has left."));
         }
     }
 }
