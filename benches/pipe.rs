@@ -9,9 +9,9 @@
 mod common;
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{Measured, Server, Work, measure, median, setting, upgrade};
 use mio::net::TcpStream;
@@ -26,42 +26,25 @@ const WORK: [Work; 4] = [
 
 const SERVERS: [&str; 2] = ["outrigger", "websocketd"];
 
-/// How long a server may take to start.
-const PATIENCE: Duration = Duration::from_secs(10);
-
 fn start(name: &str) -> Server {
-    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = free.local_addr().expect("it is bound");
-    drop(free);
-    let mut command = match name {
-        "outrigger" => {
-            let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
-            command.args(["pipe", "--no-auth", "--log", "off", "--listen"]);
-            command.args([&address.to_string(), "--", "cat"]);
-            command
-        }
-        _ => {
-            let mut command = Command::new("websocketd");
-            command.args(["--address=127.0.0.1", "--loglevel=fatal"]);
-            command.args([&format!("--port={}", address.port()), "cat"]);
-            command
-        }
-    };
-    let child = command
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the server is installed");
-    let server = Server {
-        processes: vec![child],
-        address,
-    };
-    let deadline = Instant::now() + PATIENCE;
-    while std::net::TcpStream::connect(address).is_err() {
-        assert!(Instant::now() < deadline, "{name} listens");
-        std::thread::yield_now();
-    }
-    server
+    Server::on_free_port(|port| {
+        let mut command = match name {
+            "outrigger" => {
+                let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
+                command.args(["pipe", "--no-auth", "--log", "off", "--listen"]);
+                command.args([&format!("127.0.0.1:{port}"), "--", "cat"]);
+                command
+            }
+            _ => {
+                let mut command = Command::new("websocketd");
+                command.args(["--address=127.0.0.1", "--loglevel=fatal"]);
+                command.args([&format!("--port={port}"), "cat"]);
+                command
+            }
+        };
+        command.stderr(Stdio::null());
+        command
+    })
 }
 
 fn connect(address: SocketAddr) -> TcpStream {

@@ -11,15 +11,14 @@ mod common;
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::net::{Shutdown, SocketAddr};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{Measured, Server, Socket, Work, connect, measure, setting, upgrade};
+use common::{Measured, PATIENCE, Server, Socket, Work, connect, measure, setting, upgrade};
 use mio::net::TcpStream;
-use mio::{Events, Poll};
 use rustls::client::Resumption;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::ServerName;
@@ -45,9 +44,6 @@ const SERVERS: [(&str, Option<&str>); 5] = [
 ];
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/tls-bench");
-
-/// How long a server may take to start or to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The certificate of all servers, and what trusts it.
 struct Tls {
@@ -165,30 +161,13 @@ fn write(name: &str, contents: &str) -> String {
     path
 }
 
-/// Starts a proxy in front of a server, and waits until it listens.
+/// Starts a proxy in front of a server.
 fn behind(mut server: Server, command: impl FnOnce(u16, SocketAddr) -> Command) -> Server {
-    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    let address = free.expect("a free port");
-    let mut command = command(address.port(), server.address);
-    let child = command
-        .stdin(Stdio::null())
-        .spawn()
-        .expect("the proxy starts");
-    server.processes.push(child);
-    server.address = address;
-    let since = Instant::now();
-    while std::net::TcpStream::connect(address).is_err() {
-        let ended = server.processes.last_mut().map(Child::try_wait);
-        assert!(matches!(ended, Some(Ok(None))), "the proxy stays");
-        assert!(since.elapsed() < PATIENCE, "the proxy listens");
-        pause(Duration::from_millis(10));
-    }
+    let inner = server.address;
+    let mut proxy = Server::on_free_port(|port| command(port, inner));
+    server.processes.append(&mut proxy.processes);
+    server.address = proxy.address;
     server
-}
-
-fn pause(time: Duration) {
-    let mut poll = Poll::new().expect("epoll");
-    let _ = poll.poll(&mut Events::with_capacity(1), Some(time));
 }
 
 /// TLS on a socket.

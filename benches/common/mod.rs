@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -14,6 +14,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const REQUEST: &[u8] =
     b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+
+/// How long a server may take to start or to answer.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A server, which may be several processes. Dropping it kills them.
 pub(crate) struct Server {
@@ -54,6 +57,29 @@ impl Server {
             processes: vec![child],
             address: SocketAddr::from(([127, 0, 0, 1], port)),
         }
+    }
+
+    /// Starts a server on a free port of 127.0.0.1, which the command names, and waits until it listens.
+    pub(crate) fn on_free_port(command: impl FnOnce(u16) -> Command) -> Self {
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let address = free.expect("a free port");
+        let child = command(address.port())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the server is installed");
+        let mut server = Self {
+            processes: vec![child],
+            address,
+        };
+        let deadline = Instant::now() + PATIENCE;
+        while std::net::TcpStream::connect(address).is_err() {
+            let ended = server.processes[0].try_wait();
+            assert!(matches!(ended, Ok(None)), "the server stays");
+            assert!(Instant::now() < deadline, "the server listens");
+            std::thread::yield_now();
+        }
+        server
     }
 
     /// The processor time of all threads so far, including those that have ended.
