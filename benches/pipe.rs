@@ -49,7 +49,7 @@ fn start(name: &str) -> Server {
 
 fn connect(address: SocketAddr) -> TcpStream {
     let mut stream = common::connect(address);
-    upgrade(&mut stream);
+    upgrade(&mut stream, "/");
     stream.set_nonblocking(true).expect("it can be set");
     TcpStream::from_std(stream)
 }

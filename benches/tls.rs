@@ -307,7 +307,7 @@ impl Bench {
             let results = self.in_turn(|server| {
                 measure(server, work, time, || {
                     let mut stream = TlsStream::connect(server, &config);
-                    upgrade(&mut stream);
+                    upgrade(&mut stream, "/");
                     stream.into_nonblocking(record)
                 })
             });
@@ -335,7 +335,7 @@ impl Bench {
                     _ => Resumption::disabled(),
                 });
                 let mut idle = TlsStream::connect(server, &config);
-                upgrade(&mut idle);
+                upgrade(&mut idle, "/");
                 // The first one takes a ticket.
                 handshake(server, &config);
                 let cpu = server.cpu();
@@ -354,7 +354,7 @@ impl Bench {
         let results = self.in_turn(|server| {
             let connect = || {
                 let mut stream = TlsStream::connect(server, &config);
-                upgrade(&mut stream);
+                upgrade(&mut stream, "/");
                 // The state of TLS is not needed any more.
                 stream.socket
             };

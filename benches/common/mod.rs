@@ -11,8 +11,8 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-const REQUEST: &[u8] =
-    b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+/// What follows the path in a request.
+const REQUEST: &str = " HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
 
 /// How long a server may take to start or to answer.
@@ -41,7 +41,7 @@ impl Server {
     }
 
     /// The server prints a line that ends with its port.
-    fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command
             .stdout(Stdio::piped())
             .spawn()
@@ -153,8 +153,9 @@ pub(crate) fn connect(address: SocketAddr) -> std::net::TcpStream {
 }
 
 /// Makes the opening handshake of WebSocket.
-pub(crate) fn upgrade(stream: &mut (impl Read + Write)) {
-    stream.write_all(REQUEST).expect("it reads");
+pub(crate) fn upgrade(stream: &mut (impl Read + Write), path: &str) {
+    let request = format!("GET {path}{REQUEST}");
+    stream.write_all(request.as_bytes()).expect("it reads");
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
@@ -174,6 +175,8 @@ pub(crate) struct Work {
     pub(crate) connections: usize,
     /// Whether the messages are lines of text.
     is_text: bool,
+    /// Whether the first connection alone sends messages, and the server sends each of them to all connections.
+    pub(crate) is_published: bool,
 }
 
 impl Work {
@@ -183,6 +186,7 @@ impl Work {
             depth,
             connections,
             is_text: false,
+            is_published: false,
         }
     }
 
@@ -193,7 +197,14 @@ impl Work {
         self
     }
 
-    /// What a connection writes at once, and what returns. All frames have the same length.
+    /// The same with one connection that sends to all.
+    #[allow(dead_code, reason = "one benchmark uses it")]
+    pub(crate) const fn published(mut self) -> Self {
+        self.is_published = true;
+        self
+    }
+
+    /// What a connection writes at once, and what each reader gets. All frames have the same length.
     pub(crate) fn batch(self) -> (Vec<u8>, Vec<u8>) {
         const MASK: [u8; 4] = [0x12, 0x9a, 0x3c, 0xe7];
         let (mut sent, mut echo) = (Vec::new(), Vec::new());
@@ -225,7 +236,7 @@ impl Work {
     }
 }
 
-/// A connection that writes a batch and waits for its echo.
+/// A connection that writes a batch and waits for its echo, or only waits for what another one publishes.
 struct Load<S> {
     stream: S,
     written: usize,
@@ -235,12 +246,12 @@ struct Load<S> {
 impl<S: Socket> Load<S> {
     fn write(&mut self, batch: &[u8]) {
         let written = loop {
+            if self.written == batch.len() {
+                break self.stream.flush();
+            }
             match self.stream.write(&batch[self.written..]) {
                 Ok(count) => self.written += count,
                 Err(error) => break Err(error),
-            }
-            if self.written == batch.len() {
-                break self.stream.flush();
             }
         };
         match written {
@@ -288,7 +299,7 @@ impl Measured {
     }
 }
 
-/// Measures echo. `connect` returns a connection after its handshakes, which does not block.
+/// Measures echo, or messages to many: each that a connection receives counts. `connect` returns a connection after its handshakes, which does not block.
 pub(crate) fn measure<S: Socket>(
     server: &Server,
     work: Work,
@@ -304,9 +315,10 @@ pub(crate) fn measure<S: Socket>(
             poll.registry()
                 .register(stream.source(), Token(number), interest)
                 .expect("a new socket");
+            let is_reader = work.is_published && number > 0;
             Load {
                 stream,
-                written: 0,
+                written: if is_reader { batch.len() } else { 0 },
                 read: 0,
             }
         })
@@ -314,6 +326,8 @@ pub(crate) fn measure<S: Socket>(
     let mut buffer = vec![0; 1 << 20];
     let mut events = Events::with_capacity(1024);
     let mut messages = 0;
+    // The connections that have not received all of the published batch.
+    let mut incomplete = loads.len();
     let (mut since, mut cpu) = (Instant::now(), server.cpu());
     let mut warm = false;
     loop {
@@ -326,13 +340,24 @@ pub(crate) fn measure<S: Socket>(
         poll.poll(&mut events, Some(Duration::from_secs(1)))
             .expect("epoll");
         for event in &events {
-            let load = &mut loads[event.token().0];
+            let mut load = &mut loads[event.token().0];
             load.write(&batch);
-            if load.read(&echo, &mut buffer) {
-                messages += work.depth;
-                (load.written, load.read) = (0, 0);
-                load.write(&batch);
+            // Another event may follow the one that completed the batch.
+            if load.read == echo.len() || !load.read(&echo, &mut buffer) {
+                continue;
             }
+            messages += work.depth;
+            if work.is_published {
+                incomplete -= 1;
+                if incomplete > 0 {
+                    continue;
+                }
+                incomplete = loads.len();
+                loads.iter_mut().for_each(|load| load.read = 0);
+                load = &mut loads[0];
+            }
+            (load.written, load.read) = (0, 0);
+            load.write(&batch);
         }
     }
     let used = server.cpu().saturating_sub(cpu);

@@ -1,10 +1,10 @@
-//! Echo servers of other libraries, which `cargo bench --bench throughput` and `--bench tls` compare with Outrigger.
+//! Servers of other libraries, which `cargo bench --bench throughput` and `--bench tls` compare with Outrigger.
 //!
-//! usage: peers tungstenite|tokio-tungstenite|fastwebsockets
+//! usage: peers tungstenite|tokio-tungstenite|fastwebsockets|tokio-tungstenite-publish
 //!        peers tokio-rustls|tokio-rustls-batched CERTIFICATE KEY
 //!
 //! It listens on a free port of 127.0.0.1 and prints the port. Each server follows the library's own examples, with
-//! TCP_NODELAY. Those on tokio have one thread, as Outrigger has. The two with tokio-rustls serve tokio-tungstenite over TLS.
+//! TCP_NODELAY. All but one send each message back. The one with "publish" sends it to all clients on the path /member. Those on tokio have one thread, as Outrigger has. The two with tokio-rustls serve tokio-tungstenite over TLS.
 //! The first one flushes each echo. The second one flushes when it has echoed all that it received.
 
 use std::io;
@@ -23,7 +23,10 @@ use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::broadcast;
 use tokio_rustls::TlsAcceptor;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::handshake::server;
 
 fn main() -> io::Result<()> {
     let mut arguments = std::env::args().skip(1);
@@ -43,11 +46,18 @@ fn main() -> io::Result<()> {
         .build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
+        let sender = broadcast::Sender::new(1024);
         loop {
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;
             match (name.as_str(), tls.clone()) {
                 ("tokio-tungstenite", None) => drop(tokio::spawn(echo_with_tungstenite(stream))),
+                ("tokio-tungstenite-publish", None) => {
+                    drop(tokio::spawn(publish_with_tungstenite(
+                        stream,
+                        sender.clone(),
+                    )));
+                }
                 ("fastwebsockets", None) => drop(tokio::spawn(echo_with_fastwebsockets(stream))),
                 ("tokio-rustls", Some(tls)) => drop(tokio::spawn(async move {
                     if let Ok(stream) = tls.accept(stream).await {
@@ -118,6 +128,48 @@ async fn echo_in_batches<S: AsyncRead + AsyncWrite + Unpin>(stream: S) {
     let (writer, reader) = socket.split();
     let messages = reader.try_filter(|message| ready(message.is_text() || message.is_binary()));
     let _ = messages.forward(writer).await;
+}
+
+async fn publish_with_tungstenite<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    sender: broadcast::Sender<Message>,
+) {
+    let mut is_member = false;
+    let look = |request: &server::Request, response| {
+        is_member = request.uri().path() == "/member";
+        Ok(response)
+    };
+    let Ok(socket) = tokio_tungstenite::accept_hdr_async(stream, look).await else {
+        return;
+    };
+    let (mut writer, mut reader) = socket.split();
+    let read = async {
+        while let Some(Ok(message)) = reader.next().await {
+            if message.is_text() || message.is_binary() {
+                // Without members, nobody gets it.
+                let _ = sender.send(message);
+            }
+        }
+    };
+    if !is_member {
+        return read.await;
+    }
+    let mut receiver = sender.subscribe();
+    // Flushes when it has taken all messages that are there.
+    let write = async {
+        while let Ok(message) = receiver.recv().await {
+            writer.feed(message).await?;
+            while let Ok(message) = receiver.try_recv() {
+                writer.feed(message).await?;
+            }
+            writer.flush().await?;
+        }
+        Ok::<(), tungstenite::Error>(())
+    };
+    tokio::select! {
+        () = read => {}
+        _ = write => {}
+    }
 }
 
 async fn echo_with_fastwebsockets(stream: tokio::net::TcpStream) {
