@@ -78,6 +78,12 @@ def message_of(name, seq, data):
     return json.dumps({"room": name, "seq": seq, **json.loads(data)})
 
 
+def fail(error):
+    """Ends this program, because members would miss messages. Outrigger starts another one, with --restart."""
+    traceback.print_exception(error)
+    os._exit(1)
+
+
 class Room:
     """A room while it has members here. It has a consumer in NATS, and a topic in Outrigger."""
 
@@ -100,10 +106,8 @@ class Room:
             self.ahead = {client: last for client, last in self.ahead.items() if last >= seq}
             text = message_of(self.name, seq, message.data)
             write(command("publish", topic=self.name, text=text, **{"except": list(self.ahead)}))
-        except Exception:
-            # Members would miss the message.
-            traceback.print_exc()
-            os._exit(1)
+        except Exception as error:
+            fail(error)
 
 
 class Member:
@@ -161,8 +165,7 @@ def enter(js, member, name):
     if (room := rooms.get(name)) is None:
         room = rooms[name] = Room(name)
         room.task = asyncio.create_task(follow(js, room))
-        # Without the consumer, members would get no messages. Outrigger starts another program, with --restart.
-        room.task.add_done_callback(lambda task: task.cancelled() or task.exception() and os._exit(1))
+        room.task.add_done_callback(lambda task: task.cancelled() or task.exception() and fail(task.exception()))
     room.members.add(member.client)
     member.rooms.add(name)
     return room
