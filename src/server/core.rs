@@ -263,7 +263,7 @@ impl Core {
                 sent += usize::from(client.push_shared(&mut self.env, &mut broadcast));
             }
         }
-        self.env.charge_broadcast(sent);
+        self.env.charge_broadcast(self.registry.len(), sent);
         sent
     }
 
@@ -277,7 +277,7 @@ impl Core {
                 sent += usize::from(client.push_shared(env, &mut broadcast));
             }
         }
-        self.env.charge_broadcast(sent);
+        self.env.charge_broadcast(ids.len(), sent);
         sent
     }
 

@@ -18,7 +18,12 @@ use crate::protocol::deflate::Compression;
 use crate::protocol::{Shared, Time};
 
 /// The size at which the write buffer, or the queued output of a socket that is not full, is written.
-pub(super) const WRITE_BUFFER: usize = 256 << 10;
+/// Tests and fuzzers reach it with less output.
+pub(super) const WRITE_BUFFER: usize = if cfg!(any(test, fuzzing)) {
+    16 << 10
+} else {
+    256 << 10
+};
 
 /// The maximum number of decompressed bytes in one slice.
 const INFLATED_SHARE: usize = 128 << 10;
@@ -262,11 +267,11 @@ impl Env {
         self.scheduler.release(id);
     }
 
-    /// Counts the work of queueing a message for so many clients. Writing it is charged when it is done.
-    pub(super) fn charge_broadcast(&mut self, clients: usize) {
-        /// The clients that are served in one unit.
-        const CLIENTS: usize = 8;
-        self.budget.spend(clients / CLIENTS);
+    /// Counts the work of queueing a message for `sent` clients after looking at `visited` ones. Writing it is charged when it is done.
+    pub(super) fn charge_broadcast(&mut self, visited: usize, sent: usize) {
+        /// The clients that a unit is enough for: to look at, and to queue the message for.
+        const CLIENTS: (usize, usize) = (64, 8);
+        self.budget.spend(visited / CLIENTS.0 + sent / CLIENTS.1);
     }
 
     /// Queues news of a client.

@@ -12,6 +12,9 @@ use crate::protocol::{Message, OpCode, OwnedMessage, SentHeader, WebSocket};
 /// A batch that is at least this long gets no more frames.
 const BATCH: usize = 64 << 10;
 
+/// A frame whose payload is at least this long is a batch of its own.
+const LONG: usize = BATCH / 4;
+
 /// Frames of broadcasts, one behind the other. Empty until the batch is complete.
 #[derive(Debug, Default)]
 struct Batch(OnceLock<Box<[u8]>>);
@@ -62,8 +65,13 @@ impl Frames {
         }
     }
 
+    /// Whether no more frames follow in the batch.
+    pub(super) fn are_complete(&self) -> bool {
+        self.batch.0.get().is_some()
+    }
+
     /// Whether a copy of the frames would take less memory than keeping their batch. The answer is no for a batch that is not
-    /// complete, because more frames may follow.
+    /// complete.
     pub(super) fn are_better_copied(&self) -> bool {
         /// Shorter frames are copied. A block and a buffer of a write cost more than the copy.
         const SHORT: usize = 256;
@@ -108,6 +116,7 @@ enum LongState {
         _slot: Arc<()>,
     },
     Done(Frames),
+    Failed(CompressionFailed),
 }
 
 impl LongMessage {
@@ -162,16 +171,19 @@ impl LongMessage {
         } = &mut *state
         {
             let before = squeeze.remaining();
-            let done = squeeze.next(codec, shared, frames)?;
+            let done = squeeze.next(codec, shared, frames);
             taken = before - squeeze.remaining();
-            if done {
-                *state = LongState::Done(Frames::alone(std::mem::take(frames)));
+            match done {
+                Ok(true) => *state = LongState::Done(Frames::alone(std::mem::take(frames))),
+                Ok(false) => {}
+                Err(error) => *state = LongState::Failed(error),
             }
         }
-        Ok(match &*state {
-            LongState::Done(frames) => (taken, Some(frames.clone())),
-            LongState::Waiting { .. } | LongState::Working { .. } => (taken, None),
-        })
+        match &*state {
+            LongState::Done(frames) => Ok((taken, Some(frames.clone()))),
+            LongState::Waiting { .. } | LongState::Working { .. } => Ok((taken, None)),
+            LongState::Failed(error) => Err(*error),
+        }
     }
 }
 
@@ -186,6 +198,9 @@ impl OpenBatch {
     fn add(&mut self, header: SentHeader, payload: &[u8]) -> Frames {
         if self.frames.len() >= BATCH {
             self.complete();
+        }
+        if payload.len() >= LONG {
+            return Frames::alone([header.encode().as_slice(), payload].concat());
         }
         let start = self.frames.len();
         header.append_with(payload, &mut self.frames);
@@ -280,6 +295,8 @@ pub(crate) struct Broadcast<'a> {
     /// The indices of the compressed forms, by the bits of the window. `None` if compression does not make the message smaller.
     compressed: Vec<(u8, Option<usize>)>,
     owned: Option<Arc<OwnedMessage>>,
+    /// The bytes of all forms that were created since [`Broadcast::take_created`].
+    created: usize,
 }
 
 impl<'a> Broadcast<'a> {
@@ -291,7 +308,13 @@ impl<'a> Broadcast<'a> {
             plain_form: None,
             compressed: Vec::new(),
             owned: None,
+            created: 0,
         }
+    }
+
+    /// The bytes of the forms that were created since the last call. What clients share is counted once.
+    pub(super) fn take_created(&mut self) -> usize {
+        std::mem::take(&mut self.created)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -339,6 +362,7 @@ impl<'a> Broadcast<'a> {
         if let Some((_, form)) = self.compressed.iter().find(|(bits, _)| *bits == window) {
             return *form;
         }
+        self.created += self.len();
         let form = self.compress(window, compression, batches);
         let form = form.map(|form| self.add_form(form));
         self.compressed.push((window, form));
@@ -365,7 +389,10 @@ impl<'a> Broadcast<'a> {
     /// The uncompressed frame.
     fn plain(&mut self, batches: &mut Batches) -> Frames {
         let message = self.message;
-        let plain = self.plain.get_or_insert_with(|| batches.add_plain(message));
+        let plain = self.plain.get_or_insert_with(|| {
+            self.created += message.as_bytes().len();
+            batches.add_plain(message)
+        });
         plain.clone()
     }
 
@@ -380,7 +407,10 @@ impl<'a> Broadcast<'a> {
     /// The message for clients that get it when they can take it.
     pub(super) fn owned(&mut self) -> Arc<OwnedMessage> {
         let message = self.message;
-        let owned = self.owned.get_or_insert_with(|| Arc::new(message.into()));
+        let owned = self.owned.get_or_insert_with(|| {
+            self.created += message.as_bytes().len();
+            Arc::new(message.into())
+        });
         Arc::clone(owned)
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct Memberships {
     list: Vec<Membership>,
     /// The number of memberships with a message that waits.
     waiting: usize,
+    /// Where to look for the next message that waits, so that each topic gets its turn.
+    next: usize,
 }
 
 impl Memberships {
@@ -110,9 +112,14 @@ impl Memberships {
         if self.waiting == 0 {
             return None;
         }
-        let message = self.list.iter_mut().find_map(|one| one.newest.take())?;
+        let begin = self.next.min(self.list.len());
+        let (before, behind) = self.list.split_at_mut(begin);
+        let mut all = behind.iter_mut().chain(before);
+        let passed = all.position(|one| one.newest.is_some())?;
+        let place = (begin + passed) % self.list.len();
+        self.next = place + 1;
         self.waiting -= 1;
-        Some(message)
+        self.list[place].newest.take()
     }
 
     /// Takes the message of a topic that waits.

@@ -32,6 +32,9 @@ const LARGE: usize = 128 << 10;
 /// The maximum number of bytes written to one client in one piece of work.
 const WRITE_PER_TURN: usize = 1 << 20;
 
+/// How many bytes of messages that have waited are sent in one piece of work.
+const WAITED: usize = 64 << 10;
+
 /// What a message that clients share takes for each of them, in bytes, besides its frame.
 const OVERHEAD: usize = 64;
 
@@ -196,11 +199,14 @@ impl Client {
         if !self.wire.is_open() {
             return false;
         }
-        if !self.wire.fits(env, broadcast.len()) && !self.make_room(env, broadcast.len()) {
+        if !self.wire.fits(env, broadcast.len())
+            && (!self.make_room(env, broadcast.len()) || !self.wire.is_open())
+        {
             return false;
         }
         self.traffic.messages_out += 1;
         if self.wire.is_resumable() && !self.keep_shared(env, broadcast) {
+            env.memory.add(broadcast.take_created() + OVERHEAD);
             return true;
         }
         if self.wire.is_reading() {
@@ -216,11 +222,13 @@ impl Client {
         let encoded = broadcast.encoded(socket, compression, &mut env.batches, is_behind);
         let output = self.wire.output_mut();
         output.push_shared(encoded);
-        output.congested |= output.queued() > env.config.soft_outbound;
-        env.memory.add(OVERHEAD);
-        if !output.blocked {
+        if output.blocked {
+            output.congested |= output.queued() > env.config.soft_outbound;
+        } else {
+            // What the socket takes at the end of the turn does not count.
             self.write_later(env);
         }
+        env.memory.add(broadcast.take_created() + OVERHEAD);
         if self.wire.is_resumable() {
             self.ping_if_due(env);
         }
@@ -240,7 +248,7 @@ impl Client {
             return self.push_shared(env, broadcast);
         }
         let message = broadcast.owned();
-        env.memory.add(message.as_message().as_bytes().len());
+        env.memory.add(broadcast.take_created());
         let replaces = self.wire.memberships_mut().replace_newest(topic, message);
         env.counters.replaced += u64::from(replaces);
         true
@@ -260,11 +268,17 @@ impl Client {
 
     /// Sends the messages that have waited until the client can take them, while it can.
     fn send_newest(&mut self, env: &mut Env) {
-        while self.takes_newest()
+        let mut total = 0;
+        while total < WAITED
+            && self.takes_newest()
             && let Some(message) = self.wire.memberships_mut().take_newest()
         {
+            total += message.as_message().as_bytes().len();
             // A client that cannot take the message is closed.
             let _ = self.push(env, message.as_message());
+        }
+        if self.takes_newest() && self.wire.has_newest() {
+            self.write_later(env);
         }
     }
 
@@ -277,16 +291,21 @@ impl Client {
         }
     }
 
-    /// Sends the messages that have waited, before the client is closed.
+    /// Sends messages that have waited before the client is closed, up to a limit.
     pub(super) fn send_last_newest(&mut self, env: &mut Env) {
-        while self.wire.is_open()
+        let mut total = 0;
+        while total < WAITED
+            && self.wire.is_open()
             && self.wire.has_newest()
             && let Some(message) = self.wire.memberships_mut().take_newest()
         {
-            if self.wire.fits(env, message.as_message().as_bytes().len()) {
+            let len = message.as_message().as_bytes().len();
+            if self.wire.fits(env, len) {
                 let _ = self.push(env, message.as_message());
             }
+            total += len;
         }
+        self.wire.memberships_mut().drop_newest();
     }
 
     /// Runs an operation of the protocol on the connection and sends the bytes that it produces.
@@ -400,7 +419,7 @@ impl Client {
         // A service may send more than the limit in one call, so write early: only output that the socket does not
         // accept counts.
         if output.queued() >= WRITE_BUFFER && !output.must_squeeze() {
-            self.flush(env);
+            self.flush_early(env);
         } else {
             self.write_later(env);
         }
@@ -430,7 +449,7 @@ impl Client {
 
     /// Records that the socket has room, and queues the client to be written to.
     pub(crate) fn handle_writable(&mut self, env: &mut Env) {
-        let has_output = self.wire.queued() > 0 || self.wire.has_unsent();
+        let has_output = self.wire.queued() > 0 || self.wire.has_unsent() || self.wire.has_newest();
         if let Some(rare) = self.wire.rare.as_deref_mut() {
             rare.output.blocked = false;
             if has_output && std::mem::replace(&mut rare.output.dirty, true) {
@@ -454,18 +473,48 @@ impl Client {
             }
         }
         let is_full = self.wire.stream.sealed() > 0;
-        if is_full && let Some(rare) = self.wire.rare.as_deref_mut() {
-            rare.output.blocked = true;
-            rare.output.dirty = false;
+        if let Some(rare) = self.wire.rare.as_deref_mut() {
+            rare.output.blocked = is_full;
+            rare.output.dirty &= !is_full;
         }
         !is_full
     }
 
-    /// Writes queued output, at most [`WRITE_PER_TURN`], and takes the next step of closing if all is written.
+    /// Writes queued output, at most [`WRITE_PER_TURN`]. If all is written, sends messages that have waited for that, or takes the
+    /// next step of closing.
     pub(crate) fn flush(&mut self, env: &mut Env) {
+        if self.wire.is_reading() {
+            return self.flush_early(env);
+        }
+        if self.write_queued(env) {
+            if self.wire.has_unsent() && self.wire.queued() == 0 {
+                self.send_unsent(env);
+            }
+            if self.wire.has_newest() && self.wire.queued() == 0 {
+                self.send_newest(env);
+            }
+            self.settle(env);
+        }
+    }
+
+    /// Writes queued output while more is added, or while the client is read. Messages that have waited are sent by
+    /// [`Client::flush`] in the next turn: now they would come before the output that is being added.
+    fn flush_early(&mut self, env: &mut Env) {
+        if self.write_queued(env) {
+            let has_waited = self.wire.has_unsent() || self.wire.has_newest();
+            if has_waited && self.wire.queued() == 0 {
+                self.write_later(env);
+            }
+            self.settle(env);
+        }
+    }
+
+    /// Writes queued output, at most [`WRITE_PER_TURN`]. Returns false if the connection has failed or the client is queued for the
+    /// rest.
+    fn write_queued(&mut self, env: &mut Env) -> bool {
         env.batches.complete();
         if self.wire.stream.sealed() > 0 && !self.flush_sealed(env) {
-            return;
+            return false;
         }
         let Wire {
             rare: Some(rare),
@@ -475,7 +524,7 @@ impl Client {
             ..
         } = &mut self.wire
         else {
-            return self.settle(env);
+            return true;
         };
         let output = &mut rare.output;
         output.dirty = false;
@@ -496,13 +545,15 @@ impl Client {
                     Ok(None) => {}
                     Err(error) => {
                         let reason = CloseReason::write_error(&io::Error::other(error));
-                        return self.end(env, reason);
+                        self.end(env, reason);
+                        return false;
                     }
                 }
             } else if output.must_squeeze() {
                 output.dirty = true;
                 env.scheduler.push(*account, Work::Write(self.id));
-                return env.budget.spend(SQUEEZE + WRITE);
+                env.budget.spend(SQUEEZE + WRITE);
+                return false;
             }
             match output.write(stream, &mut env.scratch) {
                 Ok(sent) => {
@@ -514,28 +565,29 @@ impl Client {
                     if total >= WRITE_PER_TURN && output.queued() > 0 {
                         output.dirty = true;
                         env.scheduler.push(*account, Work::Write(self.id));
-                        return env.budget.spend(WRITE + WRITE_PER_TURN / 2048);
+                        env.budget.spend(WRITE + WRITE_PER_TURN / 2048);
+                        return false;
                     }
                 }
-                Err(error) => return self.handle_write_error(env, &error),
+                Err(error) => {
+                    self.handle_write_error(env, &error);
+                    return false;
+                }
             }
         }
         let written = (self.traffic.bytes_out - before) as usize;
         env.budget.spend(WRITE + written / 2048);
-        if output.queued() == 0 {
+        if output.queued() > 0 {
+            output.congested |= output.queued() > env.config.soft_outbound;
+            output.copy_short();
+        } else {
             let drained = std::mem::take(&mut output.congested);
             self.wire.shrink();
             if drained {
                 self.handle_drained(env);
             }
         }
-        if self.wire.has_unsent() && self.wire.queued() == 0 {
-            self.send_unsent(env);
-        }
-        if self.wire.has_newest() && self.wire.queued() == 0 {
-            self.send_newest(env);
-        }
-        self.settle(env);
+        true
     }
 
     /// The output has exceeded the soft limit and is written now.
@@ -550,7 +602,7 @@ impl Client {
     pub(super) fn offer(&mut self, env: &mut Env) {
         self.write_output(env);
         if self.wire.output().is_some_and(|output| !output.blocked) {
-            self.flush(env);
+            self.flush_early(env);
         }
     }
 

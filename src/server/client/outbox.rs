@@ -60,15 +60,18 @@ impl Block {
         })
     }
 
-    /// Replaces a shared message with a copy, if that takes less memory.
-    fn copy_if_better(&mut self) {
-        if let Self::Shared(message) = self
-            && message.payload.are_better_copied()
-        {
+    /// Replaces a shared message with a copy, if that takes less memory. Returns false if that is not known yet.
+    fn copy_if_better(&mut self) -> bool {
+        let Self::Shared(message) = self else {
+            return true;
+        };
+        if message.payload.are_better_copied() {
             let mut copy = Vec::with_capacity(PREFIX + message.payload.len());
             append(message.is_binary, message.payload.as_slice(), &mut copy);
             *self = Self::Own(copy);
+            return true;
         }
+        message.payload.are_complete()
     }
 }
 
@@ -88,6 +91,8 @@ fn append(is_binary: bool, payload: &[u8], block: &mut Vec<u8>) {
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     blocks: VecDeque<Block>,
+    /// The number of blocks, at the front, that are not to be copied.
+    checked: usize,
     /// The number of bytes of the first block that are no longer kept.
     released: usize,
     /// The number of messages that were sent before the first kept one.
@@ -179,8 +184,8 @@ impl Outbox {
         shared: SharedMessage,
         waits: bool,
     ) -> usize {
-        /// A shorter message takes less memory as a copy.
-        const SHORT: usize = 128;
+        /// A shorter message is copied. A block of its own would cost more when the memory is measured.
+        const SHORT: usize = 256;
         if shared.payload.len() < SHORT {
             return self.push(message, waits);
         }
@@ -192,8 +197,11 @@ impl Outbox {
     }
 
     fn push_block(&mut self, block: Block) {
-        if let Some(last) = self.blocks.back_mut() {
-            last.copy_if_better();
+        // Looks at each block once, when its batch is complete.
+        while let Some(next) = self.blocks.get_mut(self.checked)
+            && next.copy_if_better()
+        {
+            self.checked += 1;
         }
         self.blocks.push_back(block);
     }
@@ -275,6 +283,7 @@ impl Outbox {
             if self.released == first.len() {
                 self.released = 0;
                 self.blocks.pop_front();
+                self.checked = self.checked.saturating_sub(1);
                 self.cursor.0 = self.cursor.0.saturating_sub(1);
             }
         }
@@ -378,5 +387,26 @@ mod tests {
         }
         outbox.resume_after(sent);
         assert_eq!((outbox.len(), outbox.memory(), outbox.largest()), (0, 0, 0));
+    }
+
+    #[test]
+    fn two_kept_messages_of_a_turn_do_not_keep_their_batch() {
+        let mut outbox = Outbox::default();
+        let mut batches = Batches::default();
+        let filler = [1; 1000];
+        for _ in 0..50 {
+            for _ in 0..2 {
+                let message = Message::Binary(&[2; 300]);
+                let mut broadcast = Broadcast::new(message);
+                outbox.push_shared(message, broadcast.kept(&mut batches), false);
+                drop(broadcast);
+                for _ in 0..30 {
+                    let _ = Broadcast::new(Message::Binary(&filler)).kept(&mut batches);
+                }
+            }
+            batches.complete();
+        }
+        let (len, memory) = (outbox.len(), outbox.memory());
+        assert!(memory < 8 * len, "{memory} bytes of memory for {len} bytes");
     }
 }

@@ -66,6 +66,10 @@ impl Block {
 #[derive(Debug, Default)]
 pub(super) struct Output {
     blocks: VecDeque<Block>,
+    /// The number of blocks, at the front, that are not to be [copied](Output::copy_short).
+    checked: usize,
+    /// The number of blocks that are compressed with the context of the client.
+    squeezes: usize,
     /// The number of bytes of the first block that were written. It is less than the block's length, and 0 if there is no
     /// block.
     written: usize,
@@ -197,7 +201,7 @@ impl Output {
             _ => false,
         };
         if !extends {
-            self.copy_last();
+            self.copy_short();
             self.blocks.push_back(Block::Shared(frames.clone()));
         }
         self.queued += len;
@@ -205,20 +209,43 @@ impl Output {
         self.check();
     }
 
-    /// Replaces the last block with a copy, if that takes less memory than sharing it. A block of which some was written stays.
-    fn copy_last(&mut self) {
-        let is_begun = self.written > 0 && self.blocks.len() == 1;
-        if is_begun {
+    /// Replaces shared blocks with copies, where these take less memory, up to the first block whose batch is not complete. Looks at
+    /// each block once.
+    pub(super) fn copy_short(&mut self) {
+        let is_open = |block: &Block| matches!(block, Block::Shared(one) if !one.are_complete());
+        if self.blocks.get(self.checked).is_none_or(is_open) {
             return;
         }
-        if let Some(Block::Shared(last)) = self.blocks.back()
-            && last.are_better_copied()
-        {
-            let (last, largest) = (last.clone(), self.largest);
-            self.blocks.pop_back();
-            self.queued -= last.len();
-            self.push(&[last.as_slice()], 0);
-            self.largest = largest;
+        for block in self.blocks.split_off(self.checked) {
+            match &block {
+                Block::Shared(frames) if frames.are_better_copied() => {
+                    let skip = if self.blocks.is_empty() {
+                        self.written
+                    } else {
+                        0
+                    };
+                    self.append_copy(&frames.as_slice()[skip..], skip > 0);
+                }
+                _ => self.blocks.push_back(block),
+            }
+        }
+        let open = self.blocks.iter().skip(self.checked).position(is_open);
+        // The last block may grow.
+        let last = self.blocks.len().saturating_sub(1);
+        self.checked = open.map_or(last, |open| self.checked + open);
+        self.check();
+    }
+
+    /// Appends a copy of bytes that are counted already. `continues` says that the start of the first frame was written.
+    fn append_copy(&mut self, bytes: &[u8], continues: bool) {
+        if continues {
+            (self.written, self.begun) = (0, true);
+        }
+        match self.blocks.back_mut() {
+            Some(Block::Own(last)) if last.len() + bytes.len() <= BLOCK => {
+                last.extend_from_slice(bytes);
+            }
+            _ => self.blocks.push_back(Block::Own(bytes.to_vec())),
         }
     }
 
@@ -226,14 +253,14 @@ impl Output {
     pub(super) fn push_squeeze(&mut self, message: Squeeze) {
         self.queued += message.remaining();
         self.largest = self.largest.max(message.remaining());
+        self.squeezes += 1;
         self.blocks.push_back(Block::Squeeze(message));
         self.check();
     }
 
     /// Whether a message waits to be compressed with the client's context, so that nothing else may be compressed before it.
     pub(super) fn has_squeeze(&self) -> bool {
-        let is_squeeze = |block: &Block| matches!(block, Block::Squeeze(_));
-        self.blocks.iter().any(is_squeeze)
+        self.squeezes > 0
     }
 
     /// Whether the first block must be compressed before it is sent.
@@ -271,11 +298,14 @@ impl Output {
         let taken = before - message.remaining();
         if done {
             self.blocks.pop_front();
+            self.squeezes -= 1;
+            self.checked = self.checked.saturating_sub(1);
         }
         self.queued += frame.len();
         self.queued -= taken;
         if !frame.is_empty() {
             self.blocks.push_front(Block::Own(frame));
+            self.checked += usize::from(self.checked > 0);
         }
         self.check();
         Ok(Some(taken))
@@ -285,6 +315,12 @@ impl Output {
     pub(super) fn drop_unbegun(&mut self) {
         self.blocks
             .truncate(usize::from(self.written > 0 || self.begun));
+        self.checked = self.checked.min(self.blocks.len());
+        self.squeezes = self
+            .blocks
+            .iter()
+            .filter(|block| matches!(block, Block::Squeeze(_)))
+            .count();
         self.queued = self
             .blocks
             .front()
@@ -340,6 +376,7 @@ impl Output {
             self.written = 0;
             self.begun = false;
             self.blocks.pop_front();
+            self.checked = self.checked.saturating_sub(1);
         }
         if self.queued == 0 {
             (self.largest, self.taken) = (0, None);

@@ -99,6 +99,7 @@ impl Wire {
         let is_detached = self.is_detached();
         self.delivery()
             .is_some_and(|one| one.has_unsent() || (is_detached && one.unconfirmed_count() > 0))
+            || (is_detached && self.has_newest())
     }
 
     /// Whether so much is unconfirmed that the client's next message must wait for a PONG. A message that has begun to arrive
@@ -177,35 +178,41 @@ impl Client {
     /// Keeps a message until the client confirms it. Returns whether the message must be sent now. Does nothing for a client
     /// that is not resumable.
     pub(super) fn keep(&mut self, env: &mut Env, message: Message<'_>) -> bool {
-        self.keep_with(env, |outbox, waits| outbox.push(message, waits))
+        let (is_sent, len) = self.keep_with(env, |outbox, waits| outbox.push(message, waits));
+        env.memory.add(len);
+        is_sent
     }
 
     /// Keeps a message that several clients get, as [`Client::keep`] does.
     pub(super) fn keep_shared(&mut self, env: &mut Env, broadcast: &mut Broadcast<'_>) -> bool {
         let kept = broadcast.kept(&mut env.batches);
         let message = broadcast.message;
-        self.keep_with(env, |outbox, waits| {
+        let (is_sent, _) = self.keep_with(env, |outbox, waits| {
             outbox.push_shared(message, kept, waits)
-        })
+        });
+        is_sent
     }
 
-    fn keep_with(&mut self, env: &mut Env, add: impl FnOnce(&mut Outbox, bool) -> usize) -> bool {
+    /// Keeps a message with `add`. Returns whether it must be sent now, and its length.
+    fn keep_with(
+        &mut self,
+        env: &mut Env,
+        add: impl FnOnce(&mut Outbox, bool) -> usize,
+    ) -> (bool, usize) {
         let is_connected = self.wire.is_connected();
         let Some(delivery) = self.wire.delivery_mut() else {
-            return true;
+            return (true, 0);
         };
         let (len, is_sent) = delivery.keep(is_connected, add);
-        env.memory.add(len);
         if !is_sent && let Protocol::Detached(detached) = &mut self.wire.protocol {
             detached.last_message = env.now;
         }
-        let Some(delivery) = self.wire.delivery_mut() else {
-            return true;
-        };
-        if delivery.check_crowd(env.now) {
+        if let Some(delivery) = self.wire.delivery_mut()
+            && delivery.check_crowd(env.now)
+        {
             self.rearm(env);
         }
-        is_sent
+        (is_sent, len)
     }
 
     /// The number of messages that were sent, on the current connection and earlier ones.

@@ -163,23 +163,23 @@ impl Events {
     pub(super) fn topics(&mut self, ctx: &Context, id: &str, of: &TopicsOf) {
         let (name, subject, (entries, count)) = match of {
             TopicsOf::All => {
-                let topics = ctx.all_topics();
-                let topics =
-                    topics.map(|(name, count)| json!({"topic": name, "client_count": count}));
-                ("topics", None, first(topics))
+                let listed = first(
+                    ctx.all_topics(),
+                    |(name, count)| json!({"topic": name, "client_count": count}),
+                );
+                ("topics", None, listed)
             }
             TopicsOf::Client(client) => {
                 let subject = ("client", client.to_string());
                 (
                     "topics",
                     Some(subject),
-                    first(ctx.topics(*client).map(Value::from)),
+                    first(ctx.topics(*client), Value::from),
                 )
             }
             TopicsOf::Members(topic) => {
-                let members = ctx.subscribers(topic);
-                let members = members.map(|client| client.to_string().into());
-                ("clients", Some(("topic", topic.clone())), first(members))
+                let members = first(ctx.subscribers(topic), |client| client.to_string().into());
+                ("clients", Some(("topic", topic.clone())), members)
             }
         };
         let mut event = json!({ name: entries, "count": count });
@@ -210,9 +210,12 @@ impl Events {
     }
 }
 
-/// The first [`MAX_LISTED`] entries, and the number of all.
-fn first(mut entries: impl Iterator<Item = Value>) -> (Vec<Value>, usize) {
-    let first: Vec<_> = entries.by_ref().take(MAX_LISTED).collect();
+/// The first [`MAX_LISTED`] entries as JSON, and the number of all.
+fn first<T>(
+    mut entries: impl Iterator<Item = T>,
+    to_json: impl FnMut(T) -> Value,
+) -> (Vec<Value>, usize) {
+    let first: Vec<_> = entries.by_ref().take(MAX_LISTED).map(to_json).collect();
     let count = first.len() + entries.count();
     (first, count)
 }
