@@ -299,7 +299,8 @@ impl Measured {
     }
 }
 
-/// Measures echo, or messages to many: each that a connection receives counts. `connect` returns a connection after its handshakes, which does not block.
+/// Measures echo, or messages to many, of which each that a connection receives counts. `connect` returns a connection that does
+/// not block, after its handshakes.
 pub(crate) fn measure<S: Socket>(
     server: &Server,
     work: Work,

@@ -32,6 +32,7 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S, is_ready: bool) -> S
     #[cfg(feature = "tls")]
     write_tls(&mut out, ctx);
     write_traffic(&mut out, ctx);
+    write_topics(&mut out, ctx);
     write_held(&mut out, ctx, service);
     write_resumptions(&mut out, ctx);
     write_compression(&mut out, ctx);
@@ -88,16 +89,6 @@ fn write_connections(out: &mut Metrics, ctx: &Context) {
         "outrigger_pending_calls",
         "Pending HTTP calls and open event streams, excluding this request.",
         ctx.core.env.calls.saturating_sub(1),
-    );
-    out.gauge(
-        "outrigger_topics",
-        "Topics with members.",
-        ctx.core.topics.len(),
-    );
-    out.gauge(
-        "outrigger_topic_members",
-        "Subscriptions of clients to topics.",
-        ctx.core.topics.memberships(),
     );
     out.counter(
         "outrigger_connections_accepted_total",
@@ -212,20 +203,38 @@ fn write_traffic(out: &mut Metrics, ctx: &Context) {
             "Data messages to clients.",
             traffic.messages_out,
         ),
+    ] {
+        out.counter(name, help, value);
+    }
+}
+
+fn write_topics(out: &mut Metrics, ctx: &Context) {
+    out.gauge(
+        "outrigger_topics",
+        "Topics with members.",
+        ctx.core.topics.len(),
+    );
+    out.gauge(
+        "outrigger_topic_members",
+        "Subscriptions of clients to topics.",
+        ctx.core.topics.memberships(),
+    );
+    let counters = &ctx.core.env.counters;
+    for (name, help, value) in [
         (
             "outrigger_refused_subscriptions_total",
             "Subscriptions to topics that failed because a limit was reached.",
-            ctx.core.env.counters.refused_subscriptions,
+            counters.refused_subscriptions,
         ),
         (
             "outrigger_published_messages_total",
             "Messages published to topics.",
-            ctx.core.env.counters.published,
+            counters.published,
         ),
         (
             "outrigger_replaced_messages_total",
             "Messages of topics that a newer message has replaced before a client could take them.",
-            ctx.core.env.counters.replaced,
+            counters.replaced,
         ),
     ] {
         out.counter(name, help, value);

@@ -98,12 +98,10 @@ impl Topics {
     }
 
     /// The topics with this name of the services that `service_id` includes.
-    fn find_all(&self, service_id: ServiceId, name: &str) -> Vec<TopicId> {
-        if service_id != ServiceId::ALL {
-            return self.find(service_id, name).into_iter().collect();
-        }
-        let names = self.names.values();
-        names.filter_map(|names| names.get(name).copied()).collect()
+    fn find_all(&self, service_id: ServiceId, name: &str) -> impl Iterator<Item = TopicId> {
+        let names = self.names.iter();
+        let ours = names.filter(move |(id, _)| service_id.includes(**id));
+        ours.filter_map(move |(_, names)| names.get(name).copied())
     }
 
     fn get(&self, id: TopicId) -> Option<&Topic> {
@@ -117,7 +115,7 @@ impl Topics {
             service_id,
             members: Vec::new(),
         });
-        // The limits of memory are reached before this number is.
+        // There is memory for far fewer topics than this.
         let id = TopicId(u32::try_from(slot).unwrap_or(u32::MAX));
         self.names.entry(service_id).or_default().insert(name, id);
         id
@@ -299,30 +297,37 @@ impl Core {
         message: Message<'_>,
         mut to: impl FnMut(ClientId) -> bool,
     ) -> usize {
+        let Self {
+            topics,
+            registry,
+            env,
+            service_id,
+            ..
+        } = self;
         let (mut sent, mut visited) = (0, 0);
         let mut broadcast = Broadcast::new(message);
-        for id in self.topics.find_all(self.service_id, name) {
-            let Some(topic) = self.topics.get(id) else {
+        for id in topics.find_all(*service_id, name) {
+            let Some(topic) = topics.get(id) else {
                 continue;
             };
             visited += topic.members.len();
             for member in &topic.members {
                 if to(member.client)
-                    && let Some(client) = self.registry.get_mut(member.client)
+                    && let Some(client) = registry.get_mut(member.client)
                 {
-                    let taken = client.publish(&mut self.env, id, member.keep, &mut broadcast);
+                    let taken = client.publish(env, id, member.keep, &mut broadcast);
                     sent += usize::from(taken);
                 }
             }
         }
-        self.env.counters.published += 1;
-        self.env.charge_broadcast(visited, sent);
+        env.counters.published += 1;
+        env.charge_broadcast(visited, sent);
         sent
     }
 
     /// The members of a topic.
     pub(super) fn subscribers(&self, name: &str) -> impl Iterator<Item = ClientId> {
-        let topics = self.topics.find_all(self.service_id, name).into_iter();
+        let topics = self.topics.find_all(self.service_id, name);
         let members = topics.filter_map(|id| Some(&self.topics.get(id)?.members));
         members.flatten().map(|member| member.client)
     }

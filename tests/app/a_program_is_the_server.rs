@@ -14,6 +14,15 @@ fn app(options: &[&str], script: &str) -> Program {
     Program::start(&[&["app"][..], options, &["--", "sh", "-c", script]].concat())
 }
 
+/// The messages to a client, up to the one that is `end`.
+fn heard(wire: &mut Wire) -> Vec<Vec<u8>> {
+    let mut messages = Vec::new();
+    while messages.last().is_none_or(|last| last != b"end") {
+        messages.push(wire.read_frame().payload);
+    }
+    messages
+}
+
 #[test]
 fn a_message_over_the_limit_of_json_closes_its_client() {
     let app = Program::start(&["app", "--max-json", "1KiB"]);
@@ -140,13 +149,7 @@ fn a_broadcast_skips_the_clients_in_except() {
     app.command(json!({"cmd": "broadcast", "text": "not the first", "except": [ids[0]]}));
     app.command(json!({"cmd": "broadcast", "binary": "AA==", "path": "/a"}));
     app.command(json!({"cmd": "broadcast", "text": "end"}));
-    let mut heard = |at: usize| -> Vec<Vec<u8>> {
-        let mut frames = Vec::new();
-        while frames.last().is_none_or(|last| last != b"end") {
-            frames.push(wires[at].read_frame().payload);
-        }
-        frames
-    };
+    let mut heard = |at: usize| heard(&mut wires[at]);
     assert_eq!(heard(0), [&b"all"[..], b"\0", b"end"]);
     assert_eq!(heard(1), [&b"all"[..], b"not the first", b"\0", b"end"]);
     assert_eq!(heard(2), [&b"all"[..], b"not the first", b"end"]);
@@ -194,13 +197,7 @@ fn a_program_publishes_to_the_members_of_a_topic() {
     let message = app.event_of("error")["message"].clone();
     assert_eq!(message, "the name of a topic has 1 to 255 bytes");
     app.command(json!({"cmd": "broadcast", "text": "end"}));
-    let mut heard = |at: usize| -> Vec<Vec<u8>> {
-        let mut frames = Vec::new();
-        while frames.last().is_none_or(|last| last != b"end") {
-            frames.push(wires[at].read_frame().payload);
-        }
-        frames
-    };
+    let mut heard = |at: usize| heard(&mut wires[at]);
     assert_eq!(heard(0), [&b"to a"[..], b"\0", b"end"]);
     assert_eq!(heard(1), [&b"to a"[..], b"not the third", b"end"]);
     assert_eq!(heard(2), [&b"end"[..]]);

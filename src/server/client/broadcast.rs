@@ -227,7 +227,7 @@ pub(crate) struct Batches {
     /// The compressed frames, by the bits of their window.
     compressed: Vec<(u8, OpenBatch)>,
     is_open: bool,
-    /// Cloned for each long message that is being compressed.
+    /// Counts the long messages that are being compressed: each of them has a clone.
     pub(super) slots: Arc<()>,
 }
 

@@ -8,7 +8,7 @@ use crate::protocol::OwnedMessage;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TopicId(pub(crate) u32);
 
-/// Which messages of a topic a member gets while it cannot take them.
+/// Which messages of a topic wait for a member that cannot take them yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Keep {

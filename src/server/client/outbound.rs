@@ -204,14 +204,17 @@ impl Client {
         {
             return false;
         }
+        if self.wire.is_reading() {
+            // The replies to what is being read come first. Writing them may end the connection.
+            self.write_output(env);
+            if !self.wire.is_open() {
+                return false;
+            }
+        }
         self.traffic.messages_out += 1;
         if self.wire.is_resumable() && !self.keep_shared(env, broadcast) {
             env.memory.add(broadcast.take_created() + OVERHEAD);
             return true;
-        }
-        if self.wire.is_reading() {
-            // The replies to what is being read come first.
-            self.write_output(env);
         }
         let is_behind = env.protocol.compression.is_some() && self.wire.has_squeeze();
         let Some(socket) = self.wire.websocket_mut() else {
@@ -497,8 +500,8 @@ impl Client {
         }
     }
 
-    /// Writes queued output while more is added, or while the client is read. Messages that have waited are sent by
-    /// [`Client::flush`] in the next turn: now they would come before the output that is being added.
+    /// Writes queued output while more is added, or while the client is read. Messages that have waited would precede the output that
+    /// is being added, so they are left to [`Client::flush`], at the end of the turn.
     fn flush_early(&mut self, env: &mut Env) {
         if self.write_queued(env) {
             let has_waited = self.wire.has_unsent() || self.wire.has_newest();

@@ -43,6 +43,18 @@ fn large_world(clients: usize, memory: Option<usize>) -> (World, Vec<ClientId>) 
     with_clients(world, clients)
 }
 
+/// Two clients: the first one, in the topic "rare", takes nothing, and the other one, in "busy", takes everything. Also what is held
+/// for the first one.
+fn rare_and_busy() -> (World, Vec<ClientId>, usize) {
+    let (mut world, ids) = world(2);
+    for (id, topic) in [(ids[0], "rare"), (ids[1], "busy")] {
+        world.server.ctx.subscribe(id, topic).expect("a member");
+    }
+    world.add_room(ids[1], 100 << 20);
+    let before = held(&world, ids[0]);
+    (world, ids, before)
+}
+
 fn held(world: &World, id: ClientId) -> usize {
     let client = world.server.ctx.core.registry.get(id);
     client.expect("registered").wire.holds()
@@ -97,12 +109,7 @@ fn what_nobody_reads_is_kept_once_for_all_members() {
 #[test]
 fn a_member_keeps_nothing_of_what_others_have_got() {
     // A frame must not keep the whole batch in memory in which it was gathered.
-    let (mut world, ids) = world(2);
-    for (id, topic) in [(ids[0], "rare"), (ids[1], "busy")] {
-        world.server.ctx.subscribe(id, topic).expect("a member");
-    }
-    world.add_room(ids[1], 10 << 20);
-    let before = held(&world, ids[0]);
+    let (mut world, ids, before) = rare_and_busy();
     for _ in 0..50 {
         let ctx = &mut world.server.ctx;
         ctx.publish("rare", "seldom");
@@ -244,12 +251,7 @@ fn the_limits_of_topics_are_held() {
 
 #[test]
 fn two_frames_of_a_turn_do_not_keep_their_batch() {
-    let (mut world, ids) = world(2);
-    for (id, topic) in [(ids[0], "rare"), (ids[1], "busy")] {
-        world.server.ctx.subscribe(id, topic).expect("a member");
-    }
-    world.add_room(ids[1], 10 << 20);
-    let before = held(&world, ids[0]);
+    let (mut world, ids, before) = rare_and_busy();
     for _ in 0..50 {
         let ctx = &mut world.server.ctx;
         ctx.publish("rare", "seldom");
@@ -268,12 +270,7 @@ fn two_frames_of_a_turn_do_not_keep_their_batch() {
 
 #[test]
 fn a_frame_before_a_message_of_its_own_does_not_keep_its_batch() {
-    let (mut world, ids) = world(2);
-    for (id, topic) in [(ids[0], "rare"), (ids[1], "busy")] {
-        world.server.ctx.subscribe(id, topic).expect("a member");
-    }
-    world.add_room(ids[1], 10 << 20);
-    let before = held(&world, ids[0]);
+    let (mut world, ids, before) = rare_and_busy();
     for _ in 0..50 {
         let ctx = &mut world.server.ctx;
         ctx.publish("rare", "seldom");
@@ -289,12 +286,7 @@ fn a_frame_before_a_message_of_its_own_does_not_keep_its_batch() {
 
 #[test]
 fn a_short_frame_does_not_keep_a_long_one() {
-    let (mut world, ids) = world(2);
-    for (id, topic) in [(ids[0], "rare"), (ids[1], "busy")] {
-        world.server.ctx.subscribe(id, topic).expect("a member");
-    }
-    world.add_room(ids[1], 100 << 20);
-    let before = held(&world, ids[0]);
+    let (mut world, ids, before) = rare_and_busy();
     let ctx = &mut world.server.ctx;
     ctx.publish("rare", "seldom");
     ctx.publish("busy", &vec![1; 10 << 20][..]);
