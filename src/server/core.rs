@@ -263,7 +263,8 @@ impl Core {
                 sent += usize::from(client.push_shared(&mut self.env, &mut broadcast));
             }
         }
-        self.env.charge_broadcast(self.registry.len(), sent);
+        self.env
+            .count_broadcast(&broadcast, self.registry.len(), sent);
         sent
     }
 
@@ -277,7 +278,7 @@ impl Core {
                 sent += usize::from(client.push_shared(env, &mut broadcast));
             }
         }
-        self.env.charge_broadcast(ids.len(), sent);
+        self.env.count_broadcast(&broadcast, ids.len(), sent);
         sent
     }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::budget::{Budget, CLIENT_SHARE};
-use super::client::Batches;
+use super::client::{Batches, Broadcast};
 use super::clock::{Nanos, Stopwatch};
 use super::config::Config;
 use super::counters::Counters;
@@ -267,11 +267,20 @@ impl Env {
         self.scheduler.release(id);
     }
 
-    /// Counts the work of queueing a message for `sent` clients after looking at `visited` ones. Writing it is charged when it is done.
-    pub(super) fn charge_broadcast(&mut self, visited: usize, sent: usize) {
+    /// Counts the work and the memory of queueing a message for `sent` clients after looking at `visited` ones. Writing it is charged
+    /// when it is done.
+    pub(super) fn count_broadcast(
+        &mut self,
+        broadcast: &Broadcast<'_>,
+        visited: usize,
+        sent: usize,
+    ) {
         /// The clients that a unit is enough for: to look at, and to queue the message for.
         const CLIENTS: (usize, usize) = (64, 8);
+        /// What the message takes for each client, in bytes, besides its frame.
+        const OVERHEAD: usize = 64;
         self.budget.spend(visited / CLIENTS.0 + sent / CLIENTS.1);
+        self.memory.add(broadcast.created() + sent * OVERHEAD);
     }
 
     /// Queues news of a client.

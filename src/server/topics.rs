@@ -321,7 +321,7 @@ impl Core {
             }
         }
         env.counters.published += 1;
-        env.charge_broadcast(visited, sent);
+        env.count_broadcast(&broadcast, visited, sent);
         sent
     }
 

@@ -275,10 +275,26 @@ pub(super) struct SharedMessage {
 }
 
 /// A message in the form that a connection gets.
-#[derive(Clone, Debug)]
-pub(super) enum Encoded {
-    Frames(Frames),
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Encoded<'a> {
+    Frames(&'a Frames),
     /// It is compressed when it is at the front of the output.
+    Long(&'a LongMessage),
+}
+
+/// What clients with the same window get.
+#[derive(Debug)]
+struct Form {
+    /// The bits of the window.
+    window: u8,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
+    /// The uncompressed frame. Compression does not make it smaller.
+    Plain(Frames),
+    Compressed(Frames),
     Long(LongMessage),
 }
 
@@ -288,14 +304,10 @@ pub(crate) struct Broadcast<'a> {
     pub(super) message: Message<'a>,
     /// The uncompressed frame, once a client needs it.
     plain: Option<Frames>,
-    /// The forms in which clients get the message.
-    forms: Vec<Encoded>,
-    /// The index of the uncompressed form.
-    plain_form: Option<usize>,
-    /// The indices of the compressed forms, by the bits of the window. `None` if compression does not make the message smaller.
-    compressed: Vec<(u8, Option<usize>)>,
+    /// The forms for clients that have negotiated compression.
+    forms: Vec<Form>,
     owned: Option<Arc<OwnedMessage>>,
-    /// The bytes of all forms that were created since [`Broadcast::take_created`].
+    /// The bytes of all forms that were created.
     created: usize,
 }
 
@@ -305,20 +317,23 @@ impl<'a> Broadcast<'a> {
             message,
             plain: None,
             forms: Vec::new(),
-            plain_form: None,
-            compressed: Vec::new(),
             owned: None,
             created: 0,
         }
     }
 
-    /// The bytes of the forms that were created since the last call. What clients share is counted once.
-    pub(super) fn take_created(&mut self) -> usize {
-        std::mem::take(&mut self.created)
+    /// The bytes of all forms that were created. What clients share is counted once.
+    pub(crate) fn created(&self) -> usize {
+        self.created
     }
 
     pub(crate) fn len(&self) -> usize {
         self.message.as_bytes().len()
+    }
+
+    /// The uncompressed frame, if a client has got it.
+    pub(super) fn known_plain(&self) -> Option<&Frames> {
+        self.plain.as_ref()
     }
 
     /// The message for a client. `is_behind` says that an earlier message waits to be compressed with the client's own context.
@@ -328,45 +343,36 @@ impl<'a> Broadcast<'a> {
         compression: Option<&mut Compression>,
         batches: &mut Batches,
         is_behind: bool,
-    ) -> &Encoded {
-        let codec = socket.codec();
-        let mut form = None;
-        if let (Some(compression), Some(codec), false) = (compression, codec, is_behind) {
-            form = self.compressed(codec.window(), compression, batches);
-            if form.is_some() {
-                codec.note_alone();
-            }
+    ) -> Encoded<'_> {
+        let (Some(compression), Some(codec), false) = (compression, socket.codec(), is_behind)
+        else {
+            return Encoded::Frames(self.plain(batches));
+        };
+        let content = self.content(codec.window(), compression, batches);
+        if !matches!(content, Content::Plain(_)) {
+            codec.note_alone();
         }
-        let form = form.or(self.plain_form);
-        let form = form.unwrap_or_else(|| {
-            let frame = self.plain(batches);
-            let form = self.add_form(Encoded::Frames(frame));
-            self.plain_form = Some(form);
-            form
-        });
-        &self.forms[form]
+        match content {
+            Content::Plain(frames) | Content::Compressed(frames) => Encoded::Frames(frames),
+            Content::Long(message) => Encoded::Long(message),
+        }
     }
 
-    fn add_form(&mut self, form: Encoded) -> usize {
-        self.forms.push(form);
-        self.forms.len() - 1
-    }
-
-    /// The index of the form for a window.
-    fn compressed(
+    /// What clients with a window get.
+    fn content(
         &mut self,
         window: u8,
         compression: &mut Compression,
         batches: &mut Batches,
-    ) -> Option<usize> {
-        if let Some((_, form)) = self.compressed.iter().find(|(bits, _)| *bits == window) {
-            return *form;
-        }
-        self.created += self.len();
-        let form = self.compress(window, compression, batches);
-        let form = form.map(|form| self.add_form(form));
-        self.compressed.push((window, form));
-        form
+    ) -> &Content {
+        let known = self.forms.iter().position(|form| form.window == window);
+        let at = known.unwrap_or_else(|| {
+            self.created += self.len();
+            let content = self.compress(window, compression, batches);
+            self.forms.push(Form { window, content });
+            self.forms.len() - 1
+        });
+        &self.forms[at].content
     }
 
     fn compress(
@@ -374,33 +380,35 @@ impl<'a> Broadcast<'a> {
         window: u8,
         compression: &mut Compression,
         batches: &mut Batches,
-    ) -> Option<Encoded> {
+    ) -> Content {
         if self.len() > compression.slice() {
             // Compressing it at once would block the loop.
-            let frame = self.plain(batches);
-            return Some(Encoded::Long(LongMessage::new(self.message, frame, window)));
+            let frame = self.plain(batches).clone();
+            return Content::Long(LongMessage::new(self.message, frame, window));
         }
-        let bytes = compression.compress_alone(self.message.as_bytes(), window)?;
+        let Some(bytes) = compression.compress_alone(self.message.as_bytes(), window) else {
+            return Content::Plain(self.plain(batches).clone());
+        };
         let frame = batches.add_compressed(self.message, window, &bytes);
         compression.give_back(bytes);
-        Some(Encoded::Frames(frame))
+        Content::Compressed(frame)
     }
 
     /// The uncompressed frame.
-    fn plain(&mut self, batches: &mut Batches) -> Frames {
+    fn plain(&mut self, batches: &mut Batches) -> &Frames {
         let message = self.message;
-        let plain = self.plain.get_or_insert_with(|| {
+        self.plain.get_or_insert_with(|| {
             self.created += message.as_bytes().len();
             batches.add_plain(message)
-        });
-        plain.clone()
+        })
     }
 
     /// The message for clients that keep it until they have confirmed it.
     pub(super) fn kept(&mut self, batches: &mut Batches) -> SharedMessage {
+        let len = self.len();
         SharedMessage {
             is_binary: matches!(self.message, Message::Binary(_)),
-            payload: self.plain(batches).tail(self.len()),
+            payload: self.plain(batches).tail(len),
         }
     }
 

@@ -15,7 +15,7 @@ use super::delivery::Delivery;
 use super::membership::{Keep, TopicId};
 use super::outbox::Outbox;
 use super::output::Output;
-use super::wire::{Protocol, Wire};
+use super::wire::{Flag, Protocol, Wire};
 use crate::protocol::deflate::{SLICE, Squeeze};
 use crate::protocol::{CloseReason, Message, SentHeader, Time};
 use crate::server::budget::WRITE;
@@ -34,9 +34,6 @@ const WRITE_PER_TURN: usize = 1 << 20;
 
 /// How many bytes of messages that have waited are sent in one piece of work.
 const WAITED: usize = 64 << 10;
-
-/// What a message that clients share takes for each of them, in bytes, besides its frame.
-const OVERHEAD: usize = 64;
 
 /// The bytes that are compressed in one unit of work.
 const COMPRESSED_IN_UNIT: usize = 64;
@@ -191,7 +188,43 @@ impl Client {
 
     /// Sends a message that several clients get. It is written at the end of the turn, together with the others. Returns whether it
     /// was sent: a client that has no room for it is closed.
+    #[inline]
     pub(crate) fn push_shared(&mut self, env: &mut Env, broadcast: &mut Broadcast<'_>) -> bool {
+        self.extend_shared(env, broadcast) || self.push_any_shared(env, broadcast)
+    }
+
+    /// Adds a message to the frames of this turn's earlier broadcasts. Returns false if there is more to consider: the state of the
+    /// connection, its limits, or what is queued, kept or compressed.
+    #[inline(always)]
+    fn extend_shared(&mut self, env: &Env, broadcast: &Broadcast<'_>) -> bool {
+        let Wire {
+            protocol: Protocol::WebSocket(socket),
+            rare: Some(rare),
+            stream,
+            flags,
+            ..
+        } = &mut self.wire
+        else {
+            return false;
+        };
+        let is_plain = socket.is_open()
+            && socket.codec().is_none()
+            && rare.delivery.is_none()
+            && !flags.has(Flag::Reading)
+            && stream.sealed() == 0;
+        let most = env.config.soft_outbound;
+        let frame = broadcast.known_plain().filter(|_| is_plain);
+        let extends = frame.is_some_and(|frame| rare.output.extend_shared(frame, most));
+        if extends {
+            socket.handle_message(env.now);
+            self.traffic.messages_out += 1;
+        }
+        extends
+    }
+
+    /// Sends a message that several clients get, as [`Client::push_shared`] does, in every case.
+    #[inline(never)]
+    fn push_any_shared(&mut self, env: &mut Env, broadcast: &mut Broadcast<'_>) -> bool {
         if self.wire.is_ours() {
             // Each of these connections masks its frames with keys of its own.
             return self.push(env, broadcast.message).is_ok();
@@ -212,8 +245,8 @@ impl Client {
             }
         }
         self.traffic.messages_out += 1;
-        if self.wire.is_resumable() && !self.keep_shared(env, broadcast) {
-            env.memory.add(broadcast.take_created() + OVERHEAD);
+        let is_resumable = self.wire.is_resumable();
+        if is_resumable && !self.keep_shared(env, broadcast) {
             return true;
         }
         let is_behind = env.protocol.compression.is_some() && self.wire.has_squeeze();
@@ -231,8 +264,7 @@ impl Client {
             // What the socket takes at the end of the turn does not count.
             self.write_later(env);
         }
-        env.memory.add(broadcast.take_created() + OVERHEAD);
-        if self.wire.is_resumable() {
+        if is_resumable {
             self.ping_if_due(env);
         }
         true
@@ -251,7 +283,6 @@ impl Client {
             return self.push_shared(env, broadcast);
         }
         let message = broadcast.owned();
-        env.memory.add(broadcast.take_created());
         let replaces = self.wire.memberships_mut().replace_newest(topic, message);
         env.counters.replaced += u64::from(replaces);
         true
@@ -534,7 +565,13 @@ impl Client {
         let before = self.traffic.bytes_out;
         let mut squeezed = 0;
         while output.queued() > 0 {
-            if squeezed < SLICE {
+            if output.must_squeeze() {
+                if squeezed >= SLICE {
+                    output.dirty = true;
+                    env.scheduler.push(*account, Work::Write(self.id));
+                    env.budget.spend(SQUEEZE + WRITE);
+                    return false;
+                }
                 let codec = match protocol {
                     Protocol::WebSocket(socket) => socket.codec(),
                     Protocol::Http(_) | Protocol::Outgoing(_) | Protocol::Detached(_) => None,
@@ -552,11 +589,6 @@ impl Client {
                         return false;
                     }
                 }
-            } else if output.must_squeeze() {
-                output.dirty = true;
-                env.scheduler.push(*account, Work::Write(self.id));
-                env.budget.spend(SQUEEZE + WRITE);
-                return false;
             }
             match output.write(stream, &mut env.scratch) {
                 Ok(sent) => {

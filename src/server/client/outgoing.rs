@@ -114,6 +114,7 @@ impl Upstream {
 
 impl Wire {
     /// Whether this side opens, or has opened, the connection.
+    #[inline]
     pub(crate) fn is_ours(&self) -> bool {
         match &self.protocol {
             Protocol::Outgoing(_) => true,

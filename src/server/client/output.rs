@@ -182,7 +182,7 @@ impl Output {
     }
 
     /// Appends a message that several clients share.
-    pub(super) fn push_shared(&mut self, message: &Encoded) {
+    pub(super) fn push_shared(&mut self, message: Encoded<'_>) {
         match message {
             Encoded::Frames(frames) => self.push_frames(frames),
             Encoded::Long(message) => {
@@ -192,6 +192,26 @@ impl Output {
                 self.check();
             }
         }
+    }
+
+    /// Appends frames that directly follow the last ones in their batch, if the output is written at the end of the turn anyway and
+    /// stays below `most` bytes. Returns whether it has.
+    #[inline]
+    pub(super) fn extend_shared(&mut self, frames: &Frames, most: usize) -> bool {
+        let queued = self.queued + frames.len();
+        if !self.dirty || self.blocked || queued > most {
+            return false;
+        }
+        let Some(Block::Shared(last)) = self.blocks.back_mut() else {
+            return false;
+        };
+        let extends = last.extend(frames);
+        if extends {
+            self.queued = queued;
+            self.largest = self.largest.max(frames.len());
+            self.check();
+        }
+        extends
     }
 
     fn push_frames(&mut self, frames: &Frames) {
@@ -381,7 +401,9 @@ impl Output {
         if self.queued == 0 {
             (self.largest, self.taken) = (0, None);
             // A member of a topic keeps the room for a few blocks, because it is sent more soon.
-            self.blocks.shrink_to(KEPT_BLOCKS);
+            if self.blocks.capacity() > KEPT_BLOCKS {
+                self.blocks.shrink_to(KEPT_BLOCKS);
+            }
         }
         self.check();
     }
