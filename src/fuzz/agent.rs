@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::agent_model::{Passed, RouterModel, Sent};
 use super::agent_references::references;
-use crate::service::agent::router::{ProcessChange, Router, RouterLimits, RouterOutput};
+use crate::service::agent::router::{
+    BatchSender, ProcessChange, Router, RouterLimits, RouterOutput,
+};
 use crate::service::agent::{AgentProtocol, Approvals, UnknownSessions};
 use crate::service::jsonrpc::IdRecovery;
 use crate::{ClientId, Principal, Scope, Time};
@@ -63,6 +65,15 @@ const AGENT_SPELLINGS: [&str; 12] = [
     r##""content":{"sessionId":"@"},"session":"#""##,
     r##""rawInput":[{"sessionId":"@"}]"##,
 ];
+
+/// The message, or a batch with it and one that is not valid.
+fn in_batch(operation: u8, message: String) -> String {
+    if operation >= 160 {
+        format!("[{message}, 7]")
+    } else {
+        message
+    }
+}
 
 /// The principal with this number.
 fn principal(number: usize) -> Principal {
@@ -182,6 +193,12 @@ pub fn router(data: &[u8]) {
                 let text = format!(
                     r#"{{ {with_id}"jsonrpc":"2.0","method":"{method}","params":{{"{key}":"{client}",{spelled},"_meta":{{"outrigger":{{"resumeToken":"{token}","watchToken":"{token}","takeover":{takes_over}}}}}}}}}"#
                 );
+                let text = in_batch(operation, text);
+                if text.starts_with('[') {
+                    // The second message is not valid, or the whole batch is not.
+                    let expected = model.expected.entry(client).or_default();
+                    expected.push("null".to_owned());
+                }
                 let before: HashMap<(usize, String), Option<ClientId>> = (0..27)
                     .map(|at| (at % 3, format!("s{}", at / 3)))
                     .map(|key| (key.clone(), router.owner_in(key.0, &key.1)))
@@ -209,6 +226,9 @@ pub fn router(data: &[u8]) {
                     .cloned();
                 let id = request.unwrap_or_else(|| a.to_string());
                 let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
+                let text = in_batch(operation, text);
+                let expected = model.expected.entry(client).or_default();
+                expected.push("null".to_owned());
                 router.handle_client_message(now, client, &text, &mut model);
             }
             (6, Some(client)) if b % 3 == 1 => {
@@ -222,6 +242,7 @@ pub fn router(data: &[u8]) {
             (6, Some(client)) if b % 3 == 0 => {
                 present.retain(|other| *other != client);
                 router.handle_disconnected(now, client, &mut model);
+                model.forget_batches(BatchSender::Client(client));
                 check_updates(&router, &mut model);
                 model.expected.remove(&client);
                 model.agent_requests.remove(&client);
@@ -260,6 +281,7 @@ pub fn router(data: &[u8]) {
                         r#"{{"jsonrpc":"2.0","id":{upstream_id},"result":{{"for":{receiver},"sessionId":"{name}","sessions":[{{"sessionId":"s1"}}]}}}}"#
                     )
                 };
+                let text = in_batch(operation, text);
                 let answers = model.answers;
                 model.sender = Some(process);
                 model.lists = method == "session/list";
@@ -308,6 +330,7 @@ pub fn router(data: &[u8]) {
                 let named = named.replace('@', &format!("s{}", b / 6 % 6));
                 let text =
                     format!(r#"{{"jsonrpc":"2.0",{id}"method":"{method}","params":{{{named}}}}}"#);
+                let text = in_batch(operation, text);
                 let process = b / 36 % 3;
                 model.sender = Some(process);
                 router.handle_agent_message(now, process, &text, &mut model);
@@ -318,6 +341,7 @@ pub fn router(data: &[u8]) {
                 let process = a % 3;
                 router.handle_agent_exited(process, r#"{"code":1,"signal":null}"#, &mut model);
                 model.agent_has.retain(|sent| sent.process != process);
+                model.forget_batches(BatchSender::Process(process));
                 assert!(!router.has_requests(process));
                 router.handle_agent_started(now, process, &mut model);
                 check_updates(&router, &mut model);
@@ -340,6 +364,7 @@ pub fn router(data: &[u8]) {
                 }
                 ProcessChange::Stop(process) => {
                     model.agent_has.retain(|sent| sent.process != process);
+                    model.forget_batches(BatchSender::Process(process));
                     router.handle_stopped();
                 }
                 // This agent gets every line at once, and answers later.
@@ -368,6 +393,7 @@ pub fn router(data: &[u8]) {
         router.handle_disconnected(now, client, &mut model);
     }
     router.handle_timeout(now + grace, &mut model);
+    assert_eq!(model.batches.clients().count(), 0);
     let tables = (
         router.figures().client_requests,
         router.figures().agent_requests,

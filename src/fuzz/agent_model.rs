@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::Value;
 
-use crate::service::agent::router::RouterOutput;
+use crate::service::agent::router::{BatchSender, Batches, Collected, RouterOutput};
 use crate::service::jsonrpc::{Envelope, MessageKind, is_spelling_of};
 use crate::{ClientId, CloseCode, Principal, Scope};
 
@@ -66,9 +66,47 @@ pub(super) struct RouterModel {
     pub(super) principals: HashMap<ClientId, Principal>,
     /// The owner of each session of each process, and all tokens that its clients ever got.
     pub(super) owners: HashMap<(usize, String), (Principal, HashSet<String>)>,
+    pub(super) batches: Batches,
+    /// The responses that wait for the others of their batch.
+    pub(super) kept: Vec<(BatchSender, Value)>,
 }
 
 impl RouterModel {
+    /// Lets the batches collect a message. An array must have each response that was kept for it once, and the message. Returns false
+    /// for an array of errors, which is no message.
+    fn collect(&mut self, receiver: BatchSender, parts: &[&str]) -> bool {
+        let value = || serde_json::from_str::<Value>(&parts.concat()).expect("JSON");
+        match self.batches.collect(receiver, parts) {
+            Collected::Other if parts[0].starts_with('[') => {
+                // Nothing of the batch is answered later.
+                let array: Vec<Value> = value().as_array().expect("an array").clone();
+                let is_invalid = |response: &Value| response["error"]["code"] == -32600;
+                assert!(array.iter().all(is_invalid), "{array:?}");
+                return false;
+            }
+            Collected::Other => {}
+            Collected::Kept => self.kept.push((receiver, value())),
+            Collected::Complete(array) => {
+                self.kept.push((receiver, value()));
+                let array: Vec<Value> = serde_json::from_str(&array).expect("an array");
+                for response in array {
+                    let is_it = |(to, kept): &(_, _)| *to == receiver && *kept == response;
+                    match self.kept.iter().position(is_it) {
+                        Some(at) => _ = self.kept.swap_remove(at),
+                        None => assert_eq!(response["error"]["code"], -32600, "{response}"),
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// Forgets the batches of a client or a process that is gone.
+    pub(super) fn forget_batches(&mut self, sender: BatchSender) {
+        self.batches.forget(sender);
+        self.kept.retain(|(receiver, _)| *receiver != sender);
+    }
+
     fn note_update(&mut self, client: ClientId, message: &Value) {
         self.updates
             .push((self.sender, client, sessions_of(message)));
@@ -154,6 +192,9 @@ impl RouterOutput for RouterModel {
     }
 
     fn to_agent(&mut self, process: usize, parts: &[&str]) {
+        if !self.collect(BatchSender::Process(process), parts) {
+            return;
+        }
         let text = parts.concat();
         let envelope = Envelope::parse(&text).expect("the agent gets valid messages");
         let value: Value = serde_json::from_str(&text).expect("JSON");
@@ -192,6 +233,9 @@ impl RouterOutput for RouterModel {
     }
 
     fn to_client(&mut self, client: ClientId, parts: &[&str]) {
+        if !self.collect(BatchSender::Client(client), parts) {
+            return;
+        }
         let text = parts.concat();
         let envelope = Envelope::parse(&text).expect("clients get valid messages");
         let value: Value = serde_json::from_str(&text).expect("JSON");
@@ -270,5 +314,9 @@ impl RouterOutput for RouterModel {
 
     fn is_resumable(&self, client: ClientId) -> bool {
         self.away.contains(&client)
+    }
+
+    fn batches(&mut self) -> &mut Batches {
+        &mut self.batches
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::service::agent::router::{Router, RouterLimits, RouterOutput};
+use crate::service::agent::router::{Batches, Router, RouterLimits, RouterOutput};
 use crate::service::agent::{AgentProtocol, Approvals, UnknownSessions};
 use crate::service::jsonrpc::Envelope;
 use crate::{ClientId, CloseCode, Principal, Scope, Time};
@@ -34,6 +34,7 @@ struct Pending {
 struct Sent {
     agent: Vec<String>,
     clients: Vec<(ClientId, String)>,
+    batches: Batches,
 }
 
 impl RouterOutput for Sent {
@@ -71,6 +72,11 @@ impl RouterOutput for Sent {
 
     fn is_resumable(&self, _: ClientId) -> bool {
         false
+    }
+
+    fn batches(&mut self) -> &mut Batches {
+        // There are none without ACP.
+        &mut self.batches
     }
 }
 

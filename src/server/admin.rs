@@ -10,6 +10,9 @@ use crate::protocol::{Rejection, Request, Response, StatusCode};
 /// Whether the server is alive.
 const HEALTH: &str = "/healthz";
 
+/// The same, under the path that other servers of agents have.
+const OTHER_HEALTH: &str = "/health";
+
 /// Whether the server accepts clients.
 const READINESS: &str = "/readyz";
 
@@ -19,7 +22,7 @@ const METRICS: &str = "/metrics";
 
 /// Whether the server itself answers calls to a path. A service cannot answer them.
 fn is_admin_path(path: &str) -> bool {
-    [HEALTH, READINESS, STATUS, METRICS].contains(&path)
+    [HEALTH, OTHER_HEALTH, READINESS, STATUS, METRICS].contains(&path)
         || is_metadata_path(path)
         || operator::is_operator_path(path)
 }
@@ -55,7 +58,9 @@ pub(super) fn route(request: &Request<'_>) -> Route {
 
 /// Whether a request needs no authorization. Probes have no token, and their answers reveal nothing.
 pub(super) fn is_open(request: &Request<'_>) -> bool {
-    is_for(request) && matches!(request.path(), HEALTH | READINESS) && !request.is_preflight()
+    is_for(request)
+        && matches!(request.path(), HEALTH | OTHER_HEALTH | READINESS)
+        && !request.is_preflight()
 }
 
 /// The scope that a request needs. Rejects methods and bodies that these paths do not accept, before the body has arrived.
@@ -86,7 +91,7 @@ pub(super) fn answer<S: Service>(
             operator::answer(ctx, service, caller, request, body)
         }
         // The loop itself answers, so the answer shows that it runs.
-        HEALTH => Response::json(StatusCode::OK, r#"{"status":"ok"}"#),
+        HEALTH | OTHER_HEALTH => Response::json(StatusCode::OK, r#"{"status":"ok"}"#),
         READINESS => match readiness(ctx, service, request) {
             Ok(body) => Response::json(StatusCode::OK, body),
             Err(rejection) => (&rejection).into(),

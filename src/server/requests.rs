@@ -121,8 +121,16 @@ fn route<S: Service>(
         Route {
             handling: Handling::WebSocket,
             is_resumable,
+            hint,
             ..
-        } => upgrade(ctx, service, id, request, is_resumable),
+        } => upgrade(ctx, service, id, request, is_resumable).map_err(|rejection| {
+            match (rejection.status, hint) {
+                (StatusCode::METHOD_NOT_ALLOWED | StatusCode::UPGRADE_REQUIRED, Some(hint)) => {
+                    rejection.detail(hint)
+                }
+                _ => rejection,
+            }
+        }),
         Route { max_body, .. } => begin_call(ctx, service, id, request, head, max_body),
     }
 }

@@ -264,6 +264,7 @@ pub struct Route {
     pub(super) is_public: bool,
     pub(super) is_resumable: bool,
     pub(super) max_body: usize,
+    pub(super) hint: Option<&'static str>,
     pub(super) refusal: Option<Rejection>,
 }
 
@@ -285,6 +286,7 @@ impl Route {
             is_public: false,
             is_resumable: true,
             max_body: usize::MAX,
+            hint: None,
             refusal: None,
         }
     }
@@ -314,6 +316,13 @@ impl Route {
     #[must_use]
     pub fn with_scope(self, scope: Scope) -> Self {
         Self { scope, ..self }
+    }
+
+    /// Sets the `detail` of the response to a request that is no WebSocket handshake: 405 or 426.
+    #[must_use]
+    pub fn with_hint(self, hint: &'static str) -> Self {
+        let hint = Some(hint);
+        Self { hint, ..self }
     }
 
     /// Requires no token, because the answer holds nothing secret, such as a page. Host and Origin are checked.

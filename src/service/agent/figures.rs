@@ -172,11 +172,6 @@ fn count_messages(out: &mut Metrics, router: &Router) {
             counters.denied,
         ),
         (
-            "outrigger_agent_dropped_total",
-            "Messages without a receiver.",
-            counters.dropped,
-        ),
-        (
             "outrigger_agent_crossing_total",
             "Messages of the agent dropped because they name a session that their receiver must not know of.",
             counters.crossing,
@@ -189,9 +184,18 @@ fn count_messages(out: &mut Metrics, router: &Router) {
     ] {
         out.counter(name, help, value);
     }
+    count_dropped(out, counters.dropped);
     out.histogram(
         "outrigger_agent_answer_seconds",
         "Time from a request to its response.",
         &counters.answers,
+    );
+}
+
+pub(super) fn count_dropped(out: &mut Metrics, dropped: u64) {
+    out.counter(
+        "outrigger_agent_dropped_total",
+        "Messages without a receiver, and binary messages, which are ignored.",
+        dropped,
     );
 }

@@ -26,10 +26,12 @@ use std::time::Duration;
 
 use super::{Endpoint, Framing};
 use crate::sys::random_uuid;
-use crate::{Accept, Rejection, Request};
+use crate::{Accept, Rejection, Request, Route};
 
 /// The query parameter with the session that a client only watches.
 const WATCH: &str = "watch";
+/// Why a binary message is ignored, or its client closed.
+const BINARY: &str = "Messages must be text, not binary";
 /// While an agent has more unread input than this, new clients are rejected, and responses that Outrigger itself would
 /// send to the agent (errors, cancelled permissions) are dropped.
 const MAX_UNREAD: usize = 4 << 20;
@@ -141,6 +143,12 @@ impl AgentConfig {
             answer_timeout: None,
             sessions_may_idle: true,
         }
+    }
+
+    /// Routes a request for the endpoint.
+    fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
+        let route = self.endpoint.route(request)?;
+        Ok(route.with_hint("this agent is served over WebSocket alone"))
     }
 
     /// Accepts a handshake with a connection id, and with the subprotocol `mcp` if the client offers it.

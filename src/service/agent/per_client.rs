@@ -2,14 +2,16 @@
 
 use std::collections::HashSet;
 
-use super::{AgentConfig, AgentProtocol, MAX_UNREAD, WATCH};
+use super::{AgentConfig, AgentProtocol, BINARY, MAX_UNREAD, WATCH, figures};
 use crate::log_event::{log_event, word};
 use crate::service::Framing;
 use crate::service::child::{Child, ChildEvent, ChildInput, ClientPrograms, code_and_signal};
 use crate::service::framing::Decoder;
+use crate::service::json::Skimmer;
 use crate::service::jsonrpc::{
     Envelope, EnvelopeError, IdKey, IdRecovery, LineDecoder, MAX_ID, MessageKind, MessageLine,
-    RecoveredId, TOO_LONG, code, error, invalid_message_error, push_line, start_of,
+    RecoveredId, TOO_LONG, batch_messages, code, error, invalid_message_error, is_array, member,
+    push_line, start_of,
 };
 use crate::service::lines::Line;
 use crate::{
@@ -28,6 +30,8 @@ struct ClientAgent {
     refused: Vec<String>,
     /// Whether the client has sent a message.
     begun: bool,
+    /// Whether the client and its agent may send batches.
+    has_batches: bool,
     /// Whether the agent's output cannot be divided into messages any further.
     broken: bool,
     /// The normalized ids of the client's requests that the agent has not answered.
@@ -78,12 +82,21 @@ fn pass_on(
                 (IdRecovery::of(text.as_bytes()), "is not JSON")
             }
             parsed => {
-                if let Ok(Envelope {
-                    kind: MessageKind::Response { id, .. },
-                    ..
-                }) = parsed
-                {
-                    client_requests.remove(&IdKey::of(&text[id]));
+                let mut note = |text: &str, parsed| {
+                    if let Ok(Envelope {
+                        kind: MessageKind::Response { id, .. },
+                        ..
+                    }) = parsed
+                    {
+                        client_requests.remove(&IdKey::of(&text[id]));
+                    }
+                };
+                note(text, parsed);
+                if is_array(text) {
+                    let responses = batch_messages(text, Skimmer::new(text));
+                    for response in responses.unwrap_or_default() {
+                        note(response, Envelope::parse(response));
+                    }
                 }
                 // A disconnected client gets no more messages.
                 ctx.send(client, Message::Text(text));
@@ -127,6 +140,8 @@ fn pass_on(
 pub struct AgentPerClient {
     config: AgentConfig,
     agents: ClientPrograms<(), ClientAgent>,
+    /// The number of binary messages, which are ignored.
+    dropped: u64,
 }
 
 impl AgentPerClient {
@@ -138,6 +153,7 @@ impl AgentPerClient {
         Self {
             config,
             agents: ClientPrograms::default(),
+            dropped: 0,
         }
     }
 
@@ -244,13 +260,23 @@ fn is_prompt(kind: &MessageKind<'_>) -> bool {
     matches!(kind, MessageKind::Request { method, .. } if method == "session/prompt")
 }
 
+/// The protocol version that `initialize` asks for.
+fn version_of(initialize: &Envelope<'_>) -> u64 {
+    let version = initialize
+        .body
+        .as_ref()
+        .and_then(|params| member(initialize.text, params, "protocolVersion"));
+    let version = version.and_then(|range| initialize.text[range].parse().ok());
+    version.unwrap_or(1)
+}
+
 fn is_initialize(kind: &MessageKind<'_>) -> bool {
     matches!(kind, MessageKind::Request { method, .. } if method == "initialize")
 }
 
 impl Service for AgentPerClient {
     fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
-        self.config.endpoint.route(request)
+        self.config.route(request)
     }
 
     fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
@@ -281,8 +307,15 @@ impl Service for AgentPerClient {
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
-        let (Message::Text(text), Some(agent)) = (message, self.agents.state_mut(client)) else {
+        let Some(agent) = self.agents.state_mut(client) else {
             return;
+        };
+        let Message::Text(text) = message else {
+            if agent.begun {
+                self.dropped += 1;
+                return log::debug!("dropped a message of {client}: {BINARY}");
+            }
+            return ctx.close(client, CloseCode::UNSUPPORTED, BINARY);
         };
         // The cost grows with the length, because every byte is parsed.
         ctx.spend(3 + text.len() / 512);
@@ -314,13 +347,25 @@ impl Service for AgentPerClient {
                 return self.refuse_long(ctx, client, &envelope);
             }
             Ok(envelope) => {
-                agent.begun = true;
+                if first {
+                    agent.begun = true;
+                    agent.has_batches = acp && version_of(&envelope) > 1;
+                }
                 agent.track(&envelope);
             }
             Err(_) if ctx.is_long_json(text.len()) => {
                 ctx.count_long_json();
                 let refused = error("null", code::INVALID, "Invalid request", Some(TOO_LONG));
                 return ctx.send(client, Message::Text(&refused));
+            }
+            // The agent answers a batch, even if not all of it is valid.
+            Err(EnvelopeError::Invalid { .. }) if agent.has_batches && is_array(text) => {
+                let messages = batch_messages(text, Skimmer::of_client(text));
+                for message in messages.unwrap_or_default() {
+                    if let Ok(envelope) = Envelope::parse(message) {
+                        agent.track(&envelope);
+                    }
+                }
             }
             // Other protocols may have batches or an older version of JSON-RPC.
             Err(EnvelopeError::Invalid { .. }) if !acp => {}
@@ -365,6 +410,7 @@ impl Service for AgentPerClient {
 
     fn metrics(&self, out: &mut Metrics) {
         self.agents.metrics(out);
+        figures::count_dropped(out, self.dropped);
     }
 
     fn draining(&mut self, _: &mut Context) {

@@ -2,7 +2,9 @@
 //! streams of the processes.
 
 use super::process::{Affected, AgentProcess, Pressure};
-use super::router::{ProcessChange, Router, RouterLimits, RouterOutput};
+use super::router::{
+    BatchSender, Batches, Collected, ProcessChange, Router, RouterLimits, RouterOutput,
+};
 use super::{AgentConfig, MAX_UNREAD, WATCH, figures};
 use crate::service::child::{Child, ChildEvent, HIGH_WATER, LOW_WATER, code_and_signal, describe};
 use crate::service::deadlines::Alarm;
@@ -55,6 +57,7 @@ pub struct Agent {
     stopping: Vec<Child>,
     /// The restarts of processes that were stopped.
     ended_restarts: u64,
+    batches: Batches,
     /// Goes off at the router's next deadline.
     wakeup: Alarm,
     failure: Option<String>,
@@ -86,6 +89,7 @@ impl Agent {
             router,
             stopping: Vec::new(),
             ended_restarts: 0,
+            batches: Batches::default(),
             wakeup: Alarm::default(),
             failure: None,
             pressure: Pressure::default(),
@@ -102,6 +106,7 @@ impl Agent {
             ctx: &mut *ctx,
             processes: &mut self.processes,
             pressure: &mut self.pressure,
+            batches: &mut self.batches,
             sender: None,
         };
         handle(&mut self.router, &mut output);
@@ -190,6 +195,7 @@ impl Agent {
 
     /// Removes a process. Returns whether it runs and must be stopped first.
     fn remove_process(&mut self, ctx: &mut Context, index: usize) -> bool {
+        self.batches.forget(BatchSender::Process(index));
         let process = self.processes.get_mut(index).and_then(Option::take);
         let Some(mut process) = process else {
             return false;
@@ -311,13 +317,14 @@ impl Agent {
             let queued = child.unread();
             let mut decoder = std::mem::take(&mut process.decoder);
             let (router, processes) = (&mut self.router, &mut self.processes);
-            let pressure = &mut self.pressure;
+            let (pressure, batches) = (&mut self.pressure, &mut self.batches);
             let event = handle(&mut child, ctx, &mut |ctx, _, line| {
                 let now = ctx.now();
                 let mut output = ContextOutput {
                     ctx,
                     processes,
                     pressure,
+                    batches,
                     sender: Some((index, MAX_UNREAD.saturating_sub(queued))),
                 };
                 match decoder.decode(line) {
@@ -390,22 +397,16 @@ struct ContextOutput<'a> {
     ctx: &'a mut Context,
     processes: &'a mut [Option<AgentProcess>],
     pressure: &'a mut Pressure,
+    batches: &'a mut Batches,
     /// The process whose message is handled, and the maximum number of bytes that may be queued for it. Further lines are
     /// dropped: they are responses to an agent that sends requests but does not read. Responses to it are not held,
     /// because it may wait for them during its start.
     sender: Option<(usize, usize)>,
 }
 
-impl RouterOutput for ContextOutput<'_> {
-    fn initialize_agent(&mut self, process: usize, parts: &[&str]) {
-        // If the process does not run, `send_lines` drops this line, and `Router::handle_agent_started` sends `initialize` again.
-        if let Some(Some(process)) = self.processes.get_mut(process) {
-            push_line(&mut process.lines, parts);
-            process.holds = true;
-        }
-    }
-
-    fn to_agent(&mut self, index: usize, parts: &[&str]) {
+impl ContextOutput<'_> {
+    /// Queues a line for a process.
+    fn push_to_agent(&mut self, index: usize, parts: &[&str]) {
         let Some(Some(process)) = self.processes.get_mut(index) else {
             return;
         };
@@ -419,14 +420,36 @@ impl RouterOutput for ContextOutput<'_> {
             _ => push_line(&mut process.lines, parts),
         }
     }
+}
+
+impl RouterOutput for ContextOutput<'_> {
+    fn initialize_agent(&mut self, process: usize, parts: &[&str]) {
+        // If the process does not run, `send_lines` drops this line, and `Router::handle_agent_started` sends `initialize` again.
+        if let Some(Some(process)) = self.processes.get_mut(process) {
+            push_line(&mut process.lines, parts);
+            process.holds = true;
+        }
+    }
+
+    fn to_agent(&mut self, index: usize, parts: &[&str]) {
+        match self.batches.collect(BatchSender::Process(index), parts) {
+            Collected::Other => self.push_to_agent(index, parts),
+            Collected::Kept => {}
+            Collected::Complete(array) => self.push_to_agent(index, &[&array]),
+        }
+    }
 
     fn to_client(&mut self, client: ClientId, parts: &[&str]) {
         // The message may be the answer by which the client has got or lost a session.
         self.pressure.touch(client);
         // A client that has disconnected or is closing gets no more messages.
-        let _ = match parts {
-            [text] => self.ctx.try_send(client, Message::Text(text)),
-            parts => self.ctx.try_send(client, Message::Text(&parts.concat())),
+        let collected = self.batches.collect(BatchSender::Client(client), parts);
+        let _ = match (collected, parts) {
+            (Collected::Other, [text]) => self.ctx.try_send(client, Message::Text(text)),
+            (collected, parts) => match collected.into_text(parts) {
+                Some(text) => self.ctx.try_send(client, Message::Text(&text)),
+                None => Ok(()),
+            },
         };
     }
 
@@ -464,6 +487,10 @@ impl RouterOutput for ContextOutput<'_> {
     fn is_resumable(&self, client: ClientId) -> bool {
         self.ctx.is_resumable(client)
     }
+
+    fn batches(&mut self) -> &mut Batches {
+        self.batches
+    }
 }
 
 impl Service for Agent {
@@ -473,7 +500,7 @@ impl Service for Agent {
 
     /// A client with the scope `watch` may observe sessions; see the router.
     fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
-        let route = self.config.endpoint.route(request);
+        let route = self.config.route(request);
         Ok(route.unwrap_or_else(Route::from).with_scope(Scope::Watch))
     }
 
@@ -518,16 +545,16 @@ impl Service for Agent {
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
-        // Binary frames are ignored.
-        if let Message::Text(text) = message {
-            // The cost grows with the length, because every byte is parsed.
-            ctx.spend(3 + text.len() / 512);
-            let now = ctx.now();
-            self.pressure.touch(client);
-            self.with_router(ctx, |router, output| {
-                router.handle_client_message(now, client, text, output)
-            });
-        }
+        let Message::Text(text) = message else {
+            return self.with_router(ctx, |router, output| router.handle_binary(client, output));
+        };
+        // The cost grows with the length, because every byte is parsed.
+        ctx.spend(3 + text.len() / 512);
+        let now = ctx.now();
+        self.pressure.touch(client);
+        self.with_router(ctx, |router, output| {
+            router.handle_client_message(now, client, text, output)
+        });
     }
 
     fn start_program(&mut self, ctx: &mut Context, _: Option<ClientId>) {
@@ -602,6 +629,7 @@ impl Service for Agent {
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         self.router.clients(visit);
+        self.batches.clients().for_each(visit);
     }
 
     fn failure(&self) -> Option<&str> {

@@ -1,11 +1,13 @@
 //! JSON-RPC 2.0, for all services that speak it: the parts of a message that routing needs, the rule for ids, edits that keep all
 //! other bytes, error responses, messages as lines, and the multiplexer that puts many callers on few processes.
 
+mod batch;
 mod envelope;
 mod id;
 mod multiplexer;
 mod text;
 
+pub(super) use self::batch::{batch_messages, is_array};
 pub(super) use self::envelope::folded;
 pub(crate) use self::envelope::{Envelope, EnvelopeError, MessageKind, is_spelling_of, member};
 pub(super) use self::id::{IdKey, WaitingIds, assigned, is_same};

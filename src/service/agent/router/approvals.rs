@@ -85,7 +85,7 @@ impl Sessions {
         let name = state.map_or("{}", |state| &state.name);
         let json = |value: Option<String>| value.map_or("null".to_owned(), |value| quote(&value));
         let update = format!(
-            r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{},"update":{{"sessionUpdate":"permission_resolved","type":"permission_resolved","toolCallId":{},"chosenOptionId":{},"resolvedBy":{name}}}}}}}"#,
+            r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{},"update":{{"sessionUpdate":"permission_resolved","type":"permission_resolved","requestId":{upstream_id},"toolCallId":{},"chosenOptionId":{},"resolvedBy":{name}}}}}}}"#,
             quote(session),
             json(tool_call),
             json(option),
@@ -99,12 +99,15 @@ impl Sessions {
     }
 }
 
-/// The tool call that a permission request is about: `toolCall` in version 1, `subject.toolCall` in version 2.
+/// The tool call that a permission request is about. In version 1, it is in `toolCall`. In version 2, the optional `subject` is a
+/// tool call, with the id in `toolCall`, or a command, which may have the id itself.
 fn tool_call_of(request: &str) -> Option<String> {
     let envelope = Envelope::parse(request).ok()?;
     let params = envelope.body?;
-    let holder = member(request, &params, "subject").unwrap_or(params);
-    let call = member(request, &holder, "toolCall")?;
+    let subject =
+        member(request, &params, "subject").filter(|range| &request[range.clone()] != "null");
+    let holder = subject.unwrap_or(params);
+    let call = member(request, &holder, "toolCall").unwrap_or(holder);
     let id = &request[member(request, &call, "toolCallId")?];
     id.starts_with('"').then(|| unescape(id).into_owned())
 }

@@ -25,6 +25,8 @@ pub(super) struct ClientState {
     pub(super) principal: Principal,
     /// Whether the client has sent `initialize`. Always true for protocols other than ACP.
     pub(super) initialized: bool,
+    /// Whether the client has sent a text message.
+    pub(super) has_spoken: bool,
     /// Whether the client is a viewer: it does nothing but observe one session. Its messages are ignored.
     pub(super) is_viewer: bool,
     /// The agent process of its kind. `None` before `initialize`, and after it was rejected.
@@ -52,6 +54,7 @@ impl ClientState {
         Self {
             principal,
             initialized: false,
+            has_spoken: false,
             is_viewer: false,
             process: None,
             capabilities: Capabilities::default(),

@@ -5,7 +5,7 @@
 //! may find nothing to do.
 
 use super::sessions::SessionKey;
-use super::{AbandonedRequest, MAX_ORPHANED, RequestClass, Router, RouterOutput};
+use super::{AbandonedRequest, BatchSender, MAX_ORPHANED, RequestClass, Router, RouterOutput};
 use crate::service::agent::response::client_gone;
 use crate::service::json::quote;
 use crate::service::jsonrpc::{cancellation, code, error};
@@ -92,6 +92,7 @@ impl Router {
         let Some(state) = self.exchange.clients.remove(client) else {
             return;
         };
+        output.batches().forget(BatchSender::Client(client));
         for process in self.exchange.processes.iter_mut() {
             process.initialize.forget(client);
         }

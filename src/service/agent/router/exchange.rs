@@ -11,7 +11,7 @@ use super::{RouterCounters, RouterLimits, RouterOutput, remove};
 use crate::ClientId;
 use crate::service::agent::Approvals;
 use crate::service::agent::named::Places;
-use crate::service::agent::response::client_gone;
+use crate::service::agent::response::{client_gone, with_meta};
 use crate::service::agent::schema::{has_session_rules, kind_of_method, known_params, wrong_kind};
 use crate::service::json::quote;
 use crate::service::jsonrpc::{Envelope, MessageKind, RequestKind, code, error, is_same};
@@ -79,6 +79,12 @@ impl Exchange {
     /// Whether turns of a process outlast their requests.
     pub(super) fn has_long_turns(&self, process: usize) -> bool {
         self.processes.version(process) > 1
+    }
+
+    /// Whether a process and its clients may send batches.
+    pub(super) fn has_batches(&self, process: usize) -> bool {
+        let version = self.processes.version(process);
+        self.limits.protocol.has_batches(version)
     }
 
     /// Drops early messages of a process, and answers its early requests, if no pending request can create their session any
@@ -469,6 +475,8 @@ impl Exchange {
                 output.to_client(observer, &[sent]);
             }
         } else if let Ok(envelope) = Envelope::parse(sent)
+            && let sent = with_meta(&envelope, &format!(r#"{{"requestId":{upstream_id}}}"#))
+            && let Ok(envelope) = Envelope::parse(&sent)
             && let Some(params) = &envelope.body
         {
             output.to_client(

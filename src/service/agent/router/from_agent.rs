@@ -58,6 +58,9 @@ impl Router {
         text: &str,
         output: &mut impl RouterOutput,
     ) {
+        if self.batch_from_agent(now, process, text, output) {
+            return;
+        }
         let envelope = match Envelope::parse(text) {
             Ok(envelope) => envelope,
             Err(invalid) => {

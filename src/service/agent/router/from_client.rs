@@ -7,6 +7,7 @@ use super::sessions::{Session, SessionError, SessionKey};
 use super::{
     ClientCall, ClientRequest, MAX_INITIALIZE, RequestClass, Router, RouterOutput, is_cancellation,
 };
+use crate::service::agent::BINARY;
 use crate::service::jsonrpc::{
     Envelope, EnvelopeError, IdRanges, MAX_ID, MessageKind, PROGRESS, TOO_LONG, assigned, code,
     error, invalid_message_error,
@@ -35,6 +36,12 @@ impl Router {
     ) {
         if self.exchange.clients.is_viewer(client) {
             return log::debug!("{client} only watches: a message was ignored");
+        }
+        if let Some(state) = self.exchange.clients.get_mut(client) {
+            state.has_spoken = true;
+        }
+        if self.batch_from_client(now, client, text, output) {
+            return;
         }
         let is_first = self
             .exchange
@@ -105,6 +112,16 @@ impl Router {
                 self.response_from_client(client, &envelope, id.clone(), output)
             }
         }
+    }
+
+    /// Handles a binary message. The transport has only text messages, and others are ignored. A client that has sent nothing else is
+    /// closed, because it would wait for an answer for ever.
+    pub(crate) fn handle_binary(&mut self, client: ClientId, output: &mut impl RouterOutput) {
+        let state = self.exchange.clients.get(client);
+        if state.is_some_and(|state| !state.has_spoken && !state.is_viewer) {
+            return output.close(client, CloseCode::UNSUPPORTED, BINARY);
+        }
+        self.exchange.counters.drop_client_message(client, BINARY);
     }
 
     /// Refuses a message that is too long. If it is an answer, the agent gets an error in its place.

@@ -13,6 +13,7 @@
 //! `handle_*` methods take input. `drain`, `give_up` and `take_*` also change the router. The other methods are getters.
 
 mod approvals;
+mod batches;
 mod clients;
 mod connections;
 mod ended_sessions;
@@ -32,6 +33,7 @@ use std::time::Duration;
 use super::initialize::Capabilities;
 use super::{AgentProtocol, Approvals, UnknownSessions};
 use crate::{ClientId, CloseCode, Histogram, Principal, Scope};
+pub(crate) use batches::{BatchSender, Batches, Collected};
 use exchange::Exchange;
 pub(crate) use processes::ProcessChange;
 use processes::Run;
@@ -114,6 +116,9 @@ pub(crate) trait RouterOutput {
     }
     /// Whether a client's connection can be resumed after a cut.
     fn is_resumable(&self, client: ClientId) -> bool;
+    /// The batches whose requests were not all answered. [`RouterOutput::to_client`] and [`RouterOutput::to_agent`] let them
+    /// [collect](Batches::collect) the responses.
+    fn batches(&mut self) -> &mut Batches;
 }
 
 /// A request that has timed out, or whose client has disconnected, and whose response will open a session.

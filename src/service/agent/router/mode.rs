@@ -16,6 +16,11 @@ impl AgentProtocol {
         self.is_acp()
     }
 
+    /// Whether a version of the protocol has batches.
+    pub(super) fn has_batches(self, version: u64) -> bool {
+        self.is_acp() && version > 1
+    }
+
     /// Whether the messages of the protocol have a schema that the router checks.
     pub(super) fn has_schema(self) -> bool {
         self.is_acp()

@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 
 use super::exchange::Exchange;
 use super::sessions::Sessions;
-use super::{AbandonedRequest, AgentRequest, ClientRequest, RequestClass, Router, RouterOutput};
+use super::{
+    AbandonedRequest, AgentRequest, BatchSender, ClientRequest, RequestClass, Router, RouterOutput,
+};
 use crate::service::agent::initialize::Initialize;
 use crate::service::id_map::IdMap;
 use crate::service::jsonrpc::{Envelope, code};
@@ -356,6 +358,7 @@ impl Router {
             );
             [r#"{"jsonrpc":"2.0","id":"#, id, r#","error":"#, &error, "}"].concat()
         };
+        output.batches().forget(BatchSender::Process(process));
         let number = self.exchange.processes.next_run();
         let Some(state) = self.exchange.processes.get_mut(process) else {
             return;

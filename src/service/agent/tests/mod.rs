@@ -1,5 +1,6 @@
 //! Tests of the router with simulated clients, a simulated agent and a simulated clock.
 
+mod batches;
 mod claims;
 mod initialize;
 mod limits;
@@ -18,7 +19,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::router::{ProcessChange, Router, RouterLimits, RouterOutput};
+use super::router::{BatchSender, Batches, ProcessChange, Router, RouterLimits, RouterOutput};
 use super::{Approvals, UnknownSessions};
 use crate::service::agent::AgentProtocol;
 use crate::{ClientId, CloseCode, Principal, Scope, Time};
@@ -40,6 +41,7 @@ pub(super) struct RecordedOutput {
     /// The number of messages for clients. One for several clients counts once.
     pub(super) messages: usize,
     secrets: u64,
+    batches: Batches,
 }
 
 impl RouterOutput for RecordedOutput {
@@ -48,13 +50,19 @@ impl RouterOutput for RecordedOutput {
     }
 
     fn to_agent(&mut self, process: usize, parts: &[&str]) {
-        self.agent.push(parts.concat());
-        self.receivers.push(process);
+        let collected = self.batches.collect(BatchSender::Process(process), parts);
+        if let Some(text) = collected.into_text(parts) {
+            self.agent.push(text);
+            self.receivers.push(process);
+        }
     }
 
     fn to_client(&mut self, client: ClientId, parts: &[&str]) {
-        self.messages += 1;
-        self.clients.entry(client).or_default().push(parts.concat());
+        let collected = self.batches.collect(BatchSender::Client(client), parts);
+        if let Some(text) = collected.into_text(parts) {
+            self.messages += 1;
+            self.clients.entry(client).or_default().push(text);
+        }
     }
 
     fn to_clients(&mut self, clients: &[ClientId], text: &str) {
@@ -92,6 +100,10 @@ impl RouterOutput for RecordedOutput {
 
     fn is_resumable(&self, _: ClientId) -> bool {
         false
+    }
+
+    fn batches(&mut self) -> &mut Batches {
+        &mut self.batches
     }
 }
 
