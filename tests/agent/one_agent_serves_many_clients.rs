@@ -16,7 +16,7 @@ fn agent(options: &[&str]) -> Program {
 }
 
 #[test]
-fn the_101_names_the_connection_and_binary_frames_are_ignored() {
+fn the_101_names_the_connection() {
     let server = agent(&[]);
     let address = server.address();
     let mut wire = Wire::open(address);
@@ -27,7 +27,6 @@ fn the_101_names_the_connection_and_binary_frames_are_ignored() {
         .find_map(|line| line.strip_prefix("Acp-Connection-Id: "))
         .expect("an id");
     assert_eq!((id.len(), id.matches('-').count()), (36, 4), "{id}");
-    wire.send_frame(BINARY, b"\0\xff");
     let mut client = Client { wire, next_id: 0 };
     assert_eq!(
         client.ask("initialize", json!({}))["result"]["protocolVersion"],
@@ -665,4 +664,40 @@ fn a_route_is_not_ready_while_its_agent_hangs() {
     kill_process(agent, Signal::CONT).expect("it runs");
     // It answers late.
     eventually("the route is ready", || ready() == 200);
+}
+
+/// The bug: a client whose library sends binary messages waited for ever.
+#[test]
+fn a_client_that_speaks_only_binary_is_told() {
+    for mode in ["shared", "per-client"] {
+        let server = agent(&["--mode", mode]);
+        let address = server.address();
+        let initialize = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1}});
+        let mut binary = Wire::connect(address, "/acp");
+        binary.send_frame(BINARY, initialize.to_string().as_bytes());
+        let reason = "Messages must be text, not binary".to_owned();
+        assert_eq!(binary.read_close(), (1003, reason), "{mode}");
+        // Later ones are ignored, and counted.
+        let mut client = Client::initialized(address);
+        client.wire.send_frame(BINARY, b"{}");
+        client.wire.send_frame(BINARY, b"");
+        let created = client.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
+        assert!(created["result"]["sessionId"].is_string(), "{created}");
+        if mode == "shared" {
+            let status = call(address, "GET", "/status", None).1;
+            assert_eq!(status["agent"]["dropped"], 2, "{status}");
+        }
+    }
+}
+
+#[test]
+fn a_request_that_is_no_handshake_learns_that_there_is_only_websocket() {
+    let server = agent(&[]);
+    let address = server.address();
+    for (method, status) in [("GET", 426), ("POST", 405), ("DELETE", 405)] {
+        let (answered, body) = call(address, method, "/acp", None);
+        assert_eq!(answered, status);
+        assert_eq!(body["detail"], "this agent is served over WebSocket alone");
+    }
+    assert_eq!(call(address, "GET", "/health", None).0, 200);
 }

@@ -52,7 +52,7 @@ fn an_observer_sees_a_turn_live_and_may_approve_with_any() {
         assert_eq!(asked["method"], "session/request_permission", "{asked}");
         let shown = watcher.hear();
         assert_eq!(shown["method"], "session/request_permission", "{shown}");
-        assert_eq!(shown["params"], asked["params"]);
+        assert_eq!(shown["params"]["options"], asked["params"]["options"]);
         let outcome = json!({"outcome": "selected", "optionId": "allow"});
         let answer = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"outcome": outcome}});
         if approves {
@@ -62,8 +62,11 @@ fn an_observer_sees_a_turn_live_and_may_approve_with_any() {
             let resolved = client.hear();
             let update = &resolved["params"]["update"];
             assert_eq!(update["sessionUpdate"], "permission_resolved", "{resolved}");
+            assert_eq!(update["requestId"], asked["id"]);
         } else {
             assert_eq!(shown["id"], Value::Null);
+            let outrigger = &shown["params"]["_meta"]["outrigger"];
+            assert_eq!(outrigger["requestId"], asked["id"]);
             client.say(&answer);
         }
         assert_eq!(client.answer_to(prompt)["result"]["stopReason"], "end_turn");
