@@ -173,10 +173,10 @@ pub(super) fn size(text: &str, range: RangeInclusive<usize>) -> Result<usize, St
     Ok(size)
 }
 
-/// Parses one of two words.
-pub(super) fn choice<T>(text: &str, words: [(&str, T); 2]) -> Result<T, String> {
-    let [(first, _), (second, _)] = words;
-    let wrong = format!("'{text}' is neither {first} nor {second}");
+/// Parses one of several words.
+pub(super) fn choice<T, const N: usize>(text: &str, words: [(&str, T); N]) -> Result<T, String> {
+    let known: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+    let wrong = format!("'{text}' is neither {}", known.join(" nor "));
     let mut words = words.into_iter();
     let found = words.find(|(word, _)| *word == text);
     found.map(|(_, value)| value).ok_or(wrong)

@@ -95,7 +95,7 @@ pub(crate) use policy::{RejectionHints, words};
 pub(crate) use policy::{is_token_protocol, percent_decode, without_token};
 #[cfg(feature = "cli")]
 pub(crate) use resume_token::is_node_name;
-pub(crate) use resumption::without_resume;
+pub(crate) use resumption::{ContinueError, without_resume};
 pub use service::{Route, Service};
 pub use sources::{Interest, Readiness};
 pub use startup::AdoptedOrphans;

@@ -307,6 +307,9 @@ fn upgrade<S: Service>(
     ctx.core.registry.count_client();
     ctx.core.with(id, |client, env| {
         client.open(env, &upgrade, &accept, path, codec);
+        if is_offered {
+            client.permit_resumption();
+        }
         if let Some((token, notice)) = token.zip(notice) {
             client.make_resumable(env, &token, lasting, notice);
         }

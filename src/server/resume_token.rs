@@ -12,7 +12,7 @@ use crate::sys::random_uuid;
 pub(super) struct Secret([u8; 32]);
 
 impl Secret {
-    fn generate() -> Self {
+    pub(super) fn generate() -> Self {
         let (first, second) = (random_uuid(), random_uuid());
         let mut secret = [0; 32];
         secret[..16].copy_from_slice(first.as_bytes());

@@ -7,12 +7,12 @@
 
 use std::borrow::Cow;
 
-use super::client::{Join, WrongCount};
+use super::client::{Client, Join, WrongCount};
 use super::context::Context;
 use super::core::Core;
 use super::event_loop::Server;
 use super::id::ClientId;
-use super::resume_token::ResumeToken;
+use super::resume_token::{ResumeToken, Secret};
 use super::service::Service;
 use crate::log_event::{Field, log_event, word};
 use crate::protocol::deflate::{Codec, Offer};
@@ -238,11 +238,84 @@ pub(super) fn resume(
     Ok(())
 }
 
+/// Why a client cannot continue on another client's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ContinueError {
+    /// The client is unknown, has ended for good, or has another principal, path or scope.
+    Unknown,
+    /// Messages that it lacks are no longer kept.
+    TooFew,
+    /// It claims to have received more than was sent.
+    TooMany,
+}
+
 impl Core {
+    /// Makes a client resumable, as [`Context::keep_for_return`] says.
+    pub(super) fn keep_for_return(&mut self, id: ClientId, retained: u64) -> bool {
+        let Some((client, env)) = self
+            .own(id)
+            .filter(|(client, _)| client.wire.is_connected())
+        else {
+            return false;
+        };
+        if client.may_resume() && !client.wire.is_resumable() {
+            client.keep_from_now(env, Secret::generate(), retained);
+        }
+        client.wire.is_resumable()
+    }
+
+    /// Lets the client `target` continue on the connection of the client `id`, which is being read. It is sent the messages after the
+    /// first `received` ones, except those with the numbers `skipped`. The service must forget `id` at once: it is no client any more, and
+    /// [`Service::disconnected`] is not called for it.
+    pub(super) fn continue_on(
+        &mut self,
+        id: ClientId,
+        target: ClientId,
+        received: u64,
+        skipped: Vec<u64>,
+    ) -> Result<(), ContinueError> {
+        let may_join = |client: &&Client| {
+            client.id != id
+                && client.service_id == self.service_id
+                && client.may_return()
+                && client
+                    .wire
+                    .delivery()
+                    .is_some_and(|one| one.upstream().is_none())
+                && self.own_ref(id).is_some_and(|new| {
+                    let is_plain = !new.wire.is_resumable() && new.wire.memberships().is_none();
+                    new.path() == client.path() && new.wire.is_connected() && is_plain
+                })
+                && self.principal(target) == self.principal(id)
+                && self.scope(id) >= self.scope(target)
+        };
+        let client = self.own_ref(target).filter(may_join);
+        let client = client.ok_or(ContinueError::Unknown)?;
+        let delivery = client.wire.delivery().ok_or(ContinueError::Unknown)?;
+        match delivery.check_received(received, client.traffic.messages_out) {
+            Ok(()) => {}
+            Err(WrongCount::TooFew) => return Err(ContinueError::TooFew),
+            Err(WrongCount::TooMany) => return Err(ContinueError::TooMany),
+        }
+        if let Some(client) = self.registry.get_mut(target) {
+            client.skip(skipped);
+        }
+        self.with(id, |client, _| {
+            client.wire.join_later(Join { target, received })
+        });
+        Ok(())
+    }
+
     /// Hands the connection `id` to the client that comes back on it.
     /// Called right after the connection was read.
     pub(super) fn join(&mut self, id: ClientId, join: Join) {
         let Join { target, received } = join;
+        let new = self.registry.get(id).filter(|new| new.is_known());
+        if let Some(remote) = new.map(|new| new.wire.remote) {
+            // It was a client of its own until now.
+            self.registry.uncount_client();
+            self.env.addresses.remove_client(remote.ip());
+        }
         let Some((new, client)) = self.registry.pair_mut(id, target) else {
             debug_assert!(false, "{target} cannot end while {id} is read");
             return;

@@ -10,3 +10,4 @@ mod each_kind_of_client_has_an_agent;
 mod one_agent_serves_many_clients;
 mod sessions_may_be_observed;
 mod sessions_stay_with_their_owners;
+mod the_draft_of_resumable_connections;

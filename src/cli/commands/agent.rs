@@ -8,7 +8,9 @@ use super::super::flags::shared::{
 use super::super::flags::{Flag, Takes, put, samples};
 use super::super::values::{choice, duration, number};
 use super::{Command, ProgramArg, Serves};
-use crate::service::agent::{AgentProtocol, Approvals, UnknownSessions, has_session_rules};
+use crate::service::agent::{
+    AcpResumable, AgentProtocol, Approvals, UnknownSessions, has_session_rules,
+};
 use crate::service::{Agent, AgentConfig, AgentPerClient, Framing};
 use crate::web::RoutePage;
 
@@ -190,6 +192,24 @@ const FLAGS: &[Flag] = &[
         },
         accepts: samples(&["_vendor/thing", "_vendor/a,_vendor/b"]),
         rejects: &["", "_vendor/a,", "session/prompt", "session/other"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "acp-resumable",
+        takes: Takes::One("RULE"),
+        words: &["auto", "always", "never"],
+        default: Some("auto"),
+        help: "which clients of a shared agent get cursors, with which they can resume the connection as a draft of the Agent Client Protocol describes it. auto: those that announce transport.resumable in initialize; always: all; never: none",
+        brief: Some("who gets cursors to resume a connection: auto, always or never"),
+        set: |settings, value| {
+            let words = [
+                ("auto", AcpResumable::Auto),
+                ("always", AcpResumable::Always),
+                ("never", AcpResumable::Never),
+            ];
+            put(&mut settings.agent.acp_resumable, choice(value, words))
+        },
+        rejects: &["off"],
         ..Flag::BASE
     },
     Flag {

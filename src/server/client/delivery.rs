@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::outbox::Outbox;
 use super::outgoing::{LastConnection, Upstream};
 use super::{ReadGate, Why};
-use crate::protocol::{Accept, Cause, CloseCode, CloseReason, Time};
+use crate::protocol::{Accept, Cause, CloseCode, CloseReason, Message, Time};
 use crate::server::config::ResumeConfig;
 use crate::server::resume_token::{ResumeToken, Secret};
 use crate::server::tls::PeerCertificate;
@@ -76,6 +76,8 @@ pub(crate) struct Delivery {
     pub(super) ended: Option<CloseReason>,
     /// Whether the client can no longer come back when its current connection ends.
     pub(super) is_final: bool,
+    /// The numbers of kept messages that are not sent again on the current connection.
+    pub(super) skipped: Vec<u64>,
     /// The turn of the loop in which the client came back. Events of this turn belong to its earlier connection.
     pub(super) resumed_in: u64,
     /// The number of times that the client has come back.
@@ -124,6 +126,7 @@ impl Delivery {
             closing: None,
             ended: None,
             is_final: false,
+            skipped: Vec::new(),
             resumed_in: u64::MAX,
             resumes: 0,
         }
@@ -246,6 +249,16 @@ impl Delivery {
         }
         self.crowded = Some(now);
         Stuck::Wait
+    }
+
+    /// The kept messages after number `until`, each with its number, counted from 1 since the client first connected.
+    pub(crate) fn messages_after(&self, until: u64) -> impl Iterator<Item = (u64, Message<'_>)> {
+        self.outbox.messages_after(until)
+    }
+
+    /// Whether the next unsent message is not to be sent again.
+    pub(super) fn skips_next(&self) -> bool {
+        !self.skipped.is_empty() && self.skipped.contains(&self.outbox.next_number())
     }
 
     /// The number of messages that were not confirmed.

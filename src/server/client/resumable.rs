@@ -163,6 +163,17 @@ impl Client {
         }
     }
 
+    /// Makes a connected client resumable without a token: its service knows when it comes back. Messages count from now on. Those that
+    /// the client has confirmed are kept, too, up to `retained` messages and half of the buffer.
+    pub(crate) fn keep_from_now(&mut self, env: &mut Env, secret: Secret, retained: u64) {
+        let certificate = self.wire.certificate();
+        let limits = env.config.resume;
+        let mut delivery = Delivery::new(limits, secret, Accept::default(), certificate, env.now);
+        let retained = (retained, delivery.limits.buffer / 2);
+        delivery.outbox = Outbox::after(self.traffic.messages_out, retained);
+        self.wire.busy().delivery = Some(Box::new(delivery));
+    }
+
     /// Sends the notice: the token and the number of messages that the server has received. It is not counted as a
     /// message.
     pub(crate) fn send_notice(&mut self, env: &mut Env, token: &ResumeToken, received: u64) {
@@ -241,7 +252,7 @@ impl Client {
         let mut total = 0;
         while total < most
             && let Some(message) = delivery.outbox.next_unsent()
-            && self.send_now(env, message).is_ok()
+            && (delivery.skips_next() || self.send_now(env, message).is_ok())
         {
             total += delivery.outbox.advance();
         }
@@ -330,6 +341,13 @@ impl Client {
         false
     }
 
+    /// Sets which kept messages are not sent again on the next connection, by their numbers.
+    pub(crate) fn skip(&mut self, numbers: Vec<u64>) {
+        if let Some(delivery) = self.wire.delivery_mut() {
+            delivery.skipped = numbers;
+        }
+    }
+
     // The cut.
 
     /// Detaches a client whose connection was cut. `pending` says whether the service owes it something.
@@ -406,14 +424,19 @@ impl Client {
 
     /// Whether the client can come back now with a token of this secret.
     pub(crate) fn opens_with(&self, secret: &Secret) -> bool {
+        let messages_in = self.traffic.messages_in;
+        let delivery = self.wire.delivery();
+        delivery.is_some_and(|one| one.opens_with(secret, messages_in)) && self.may_return()
+    }
+
+    /// Whether the client can come back now, if it shows that it may.
+    pub(crate) fn may_return(&self) -> bool {
         let is_over = match &self.wire.protocol {
             Protocol::Detached(_) => self.wire.has_ended(),
             Protocol::WebSocket(socket) => !socket.is_open() && self.wire.cut_reason().is_none(),
             Protocol::Http(_) | Protocol::Outgoing(_) => true,
         };
-        let messages_in = self.traffic.messages_in;
-        let delivery = self.wire.delivery();
-        delivery.is_some_and(|one| one.opens_with(secret, messages_in)) && !is_over
+        self.wire.is_resumable() && !is_over
     }
 
     /// Answers the handshake of this connection, on which another client comes back. No message is read before

@@ -3,6 +3,7 @@
 //! [`Agent`] shares one agent process among all clients of a kind. Its router guarantees that each message reaches only the client
 //! that it is for. [`AgentPerClient`] starts a process for each client and passes messages through unchanged.
 
+mod durable;
 mod figures;
 mod initialize;
 pub(crate) mod named;
@@ -25,7 +26,6 @@ pub use super::child::RestartLimit;
 use std::time::Duration;
 
 use super::{Endpoint, Framing};
-use crate::sys::random_uuid;
 use crate::{Accept, Rejection, Request, Route};
 
 /// The query parameter with the session that a client only watches.
@@ -70,6 +70,20 @@ pub enum Approvals {
     Owner,
     /// Also observers of the session, if their token permits more than observing. The first answer counts.
     Any,
+}
+
+/// Whether a shared ACP agent offers resumable connections as the draft "Durable & Resumable HTTP/WS Transport" of the Agent Client
+/// Protocol describes them. Clients with `?resume=` in the URL use Outrigger's own resumption instead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AcpResumable {
+    /// To clients that announce `transport.resumable` among their capabilities.
+    #[default]
+    Auto,
+    /// To every client.
+    Always,
+    /// To no client.
+    Never,
 }
 
 /// The settings of an [`Agent`] or an [`AgentPerClient`].
@@ -119,6 +133,8 @@ pub struct AgentConfig {
     pub request_timeout: Option<Duration>,
     /// How long a client may take to answer a request of a shared agent. By default there is no limit.
     pub answer_timeout: Option<Duration>,
+    /// Whether clients get cursors with which they can resume the connection.
+    pub acp_resumable: AcpResumable,
     /// Whether the idle timeout is suspended for clients that have or observe a session, or have a process of their own.
     /// If false, only a pending request suspends it.
     pub sessions_may_idle: bool,
@@ -141,6 +157,7 @@ impl AgentConfig {
             pass_methods: Vec::new(),
             request_timeout: None,
             answer_timeout: None,
+            acp_resumable: AcpResumable::Auto,
             sessions_may_idle: true,
         }
     }
@@ -151,9 +168,9 @@ impl AgentConfig {
         Ok(route.with_hint("this agent is served over WebSocket alone"))
     }
 
-    /// Accepts a handshake with a connection id, and with the subprotocol `mcp` if the client offers it.
-    fn accept(&self, request: &Request<'_>) -> Result<Accept, Rejection> {
-        let accept = Accept::default().field("Acp-Connection-Id", random_uuid().to_string())?;
+    /// Accepts a handshake with this connection id, and with the subprotocol `mcp` if the client offers it.
+    fn accept(&self, request: &Request<'_>, connection_id: String) -> Result<Accept, Rejection> {
+        let accept = Accept::default().field("Acp-Connection-Id", connection_id)?;
         let mcp = self.protocol == AgentProtocol::JsonRpc
             && request
                 .list("sec-websocket-protocol")

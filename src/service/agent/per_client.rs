@@ -14,6 +14,7 @@ use crate::service::jsonrpc::{
     push_line, start_of,
 };
 use crate::service::lines::Line;
+use crate::sys::random_uuid;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
     Request, Route, Service, ServiceId, SourceId, StatusCode, StatusFields, TimerId,
@@ -285,7 +286,7 @@ impl Service for AgentPerClient {
             let why = "only a session of a shared agent can be watched";
             return Err(Rejection::new(StatusCode::BAD_REQUEST, why));
         }
-        self.config.accept(request)
+        self.config.accept(request, random_uuid().to_string())
     }
 
     fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {

@@ -1,11 +1,15 @@
 //! The shared agent: one process for each kind of client. The router passes messages between the clients and the standard
 //! streams of the processes.
 
+use super::durable::{
+    self, Announcement, Durable, First, RETAINED, ResumeFailure, resume_failed, with_cursor,
+};
 use super::process::{Affected, AgentProcess, Pressure};
 use super::router::{
     BatchSender, Batches, Collected, ProcessChange, Router, RouterLimits, RouterOutput,
 };
-use super::{AgentConfig, MAX_UNREAD, WATCH, figures};
+use super::{AcpResumable, AgentConfig, AgentProtocol, MAX_UNREAD, WATCH, figures};
+use crate::log_event::{log_event, word};
 use crate::service::child::{Child, ChildEvent, HIGH_WATER, LOW_WATER, code_and_signal, describe};
 use crate::service::deadlines::Alarm;
 use crate::service::jsonrpc::{MessageLine, push_line};
@@ -58,6 +62,7 @@ pub struct Agent {
     /// The restarts of processes that were stopped.
     ended_restarts: u64,
     batches: Batches,
+    durable: Durable,
     /// Goes off at the router's next deadline.
     wakeup: Alarm,
     failure: Option<String>,
@@ -90,6 +95,7 @@ impl Agent {
             stopping: Vec::new(),
             ended_restarts: 0,
             batches: Batches::default(),
+            durable: Durable::default(),
             wakeup: Alarm::default(),
             failure: None,
             pressure: Pressure::default(),
@@ -107,6 +113,7 @@ impl Agent {
             processes: &mut self.processes,
             pressure: &mut self.pressure,
             batches: &mut self.batches,
+            durable: &self.durable,
             sender: None,
         };
         handle(&mut self.router, &mut output);
@@ -131,7 +138,7 @@ impl Agent {
             }
         }
         for (client, notice) in self.router.take_notices() {
-            ctx.send(client, Message::Text(&notice));
+            send(ctx, &self.durable, client, &notice);
             if self.router.has_nothing_to_watch(client) {
                 ctx.close(client, CloseCode::NORMAL, "the session has ended");
             }
@@ -318,6 +325,7 @@ impl Agent {
             let mut decoder = std::mem::take(&mut process.decoder);
             let (router, processes) = (&mut self.router, &mut self.processes);
             let (pressure, batches) = (&mut self.pressure, &mut self.batches);
+            let durable = &self.durable;
             let event = handle(&mut child, ctx, &mut |ctx, _, line| {
                 let now = ctx.now();
                 let mut output = ContextOutput {
@@ -325,6 +333,7 @@ impl Agent {
                     processes,
                     pressure,
                     batches,
+                    durable,
                     sender: Some((index, MAX_UNREAD.saturating_sub(queued))),
                 };
                 match decoder.decode(line) {
@@ -363,6 +372,44 @@ impl Agent {
         }
     }
 
+    /// Lets a client continue on the connection on which it sends `stream/resume`, and tells it the state of its turns.
+    fn resume_stream(&mut self, ctx: &mut Context, client: ClientId, text: &str) {
+        let is_offered = self.config.acp_resumable != AcpResumable::Never;
+        let resumed = if is_offered {
+            self.durable.resume(ctx, client, text)
+        } else {
+            Err(ResumeFailure::NotOffered)
+        };
+        let target = match resumed {
+            Ok(target) => target,
+            Err(failure) => {
+                let reason = failure.reason();
+                log_event!(
+                    Info,
+                    client = client,
+                    "cannot resume",
+                    reason = word(&reason)
+                );
+                let (refused, notice) = resume_failed(text, failure);
+                for message in refused.iter().chain([&notice]) {
+                    ctx.send(client, Message::Text(message));
+                }
+                return;
+            }
+        };
+        let now = ctx.now();
+        let mut turns = None;
+        self.with_router(ctx, |router, output| {
+            // The connection belongs to the other client from now on.
+            router.handle_disconnected(now, client, output);
+            turns = router.report_turns(target, output);
+        });
+        let (received, _) = ctx.message_counts(target);
+        if let Some(response) = durable::resumed(text, received, turns.as_deref()) {
+            ctx.send(client, Message::Text(&response));
+        }
+    }
+
     /// Adds a client that only watches a session, or closes it with the reason why it may not.
     fn add_viewer(
         &mut self,
@@ -392,12 +439,24 @@ impl Agent {
     }
 }
 
+/// Sends a message to a client, with a cursor if the client gets them. A client that has disconnected or is closing gets no more
+/// messages.
+fn send(ctx: &mut Context, durable: &Durable, client: ClientId, text: &str) {
+    if durable.has_cursors(client) {
+        let (_, sent) = ctx.message_counts(client);
+        ctx.send(client, Message::Text(&with_cursor(text, sent + 1)));
+    } else {
+        ctx.send(client, Message::Text(text));
+    }
+}
+
 /// Sends the router's messages to the agents' input and to clients.
 struct ContextOutput<'a> {
     ctx: &'a mut Context,
     processes: &'a mut [Option<AgentProcess>],
     pressure: &'a mut Pressure,
     batches: &'a mut Batches,
+    durable: &'a Durable,
     /// The process whose message is handled, and the maximum number of bytes that may be queued for it. Further lines are
     /// dropped: they are responses to an agent that sends requests but does not read. Responses to it are not held,
     /// because it may wait for them during its start.
@@ -444,17 +503,23 @@ impl RouterOutput for ContextOutput<'_> {
         self.pressure.touch(client);
         // A client that has disconnected or is closing gets no more messages.
         let collected = self.batches.collect(BatchSender::Client(client), parts);
-        let _ = match (collected, parts) {
-            (Collected::Other, [text]) => self.ctx.try_send(client, Message::Text(text)),
-            (collected, parts) => match collected.into_text(parts) {
-                Some(text) => self.ctx.try_send(client, Message::Text(&text)),
-                None => Ok(()),
-            },
-        };
+        match (collected, parts) {
+            (Collected::Other, [text]) => send(self.ctx, self.durable, client, text),
+            (collected, parts) => {
+                if let Some(text) = collected.into_text(parts) {
+                    send(self.ctx, self.durable, client, &text);
+                }
+            }
+        }
     }
 
     fn to_clients(&mut self, clients: &[ClientId], text: &str) {
-        self.ctx.send_to_all(clients, Message::Text(text));
+        let has_cursors = |client: &ClientId| self.durable.has_cursors(*client);
+        let (own, same): (Vec<_>, Vec<_>) = clients.iter().copied().partition(has_cursors);
+        self.ctx.send_to_all(&same, Message::Text(text));
+        for client in own {
+            send(self.ctx, self.durable, client, text);
+        }
     }
 
     fn is_long_json(&self, length: usize) -> bool {
@@ -491,6 +556,10 @@ impl RouterOutput for ContextOutput<'_> {
     fn batches(&mut self) -> &mut Batches {
         self.batches
     }
+
+    fn announcement(&self, client: ClientId) -> Option<Announcement> {
+        self.durable.announcement(self.ctx, client)
+    }
 }
 
 impl Service for Agent {
@@ -512,7 +581,10 @@ impl Service for Agent {
             let rejection = Rejection::unavailable("the agent does not read its input");
             return Err(rejection.because("program_busy"));
         }
-        self.config.accept(request)
+        let asked = request.header("acp-connection-id");
+        let asked = asked.and_then(|id| std::str::from_utf8(id).ok());
+        let id = self.durable.accept(asked, random_uuid().to_string());
+        self.config.accept(request, id)
     }
 
     fn share(
@@ -539,6 +611,9 @@ impl Service for Agent {
             return self.add_viewer(ctx, client, principal, session.as_deref());
         }
         let is_sole = ctx.is_sole_principal(client);
+        if self.config.protocol == AgentProtocol::Acp {
+            self.durable.handle_connected(client);
+        }
         self.router.handle_connected(client, principal, is_sole);
         self.pressure.touch(client);
         self.check_pressure(ctx);
@@ -550,6 +625,18 @@ impl Service for Agent {
         };
         // The cost grows with the length, because every byte is parsed.
         ctx.spend(3 + text.len() / 512);
+        match self.durable.first(client, text, self.config.acp_resumable) {
+            First::Resume => return self.resume_stream(ctx, client, text),
+            First::Cursors => {
+                // With `?resume=`, the client uses the server's own resumption.
+                let is_new = !ctx.is_resumable(client);
+                let has_cursors = is_new && ctx.keep_for_return(client, RETAINED);
+                let id = || random_uuid().to_string();
+                self.durable.begin(client, has_cursors, id);
+            }
+            First::Initialize => self.durable.begin(client, false, String::new),
+            First::Other => {}
+        }
         let now = ctx.now();
         self.pressure.touch(client);
         self.with_router(ctx, |router, output| {
@@ -571,6 +658,7 @@ impl Service for Agent {
 
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
         let now = ctx.now();
+        self.durable.handle_disconnected(client);
         self.with_router(ctx, |router, output| {
             router.handle_disconnected(now, client, output)
         });

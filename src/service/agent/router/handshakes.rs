@@ -312,9 +312,13 @@ impl Router {
 fn answer_initialize(client: ClientId, answer: &str, output: &mut impl RouterOutput) {
     let resumable = output.is_resumable(client);
     let added = format!(r#"{{"resume":{resumable},"takeover":true,"watch":true}}"#);
-    match Envelope::parse(answer) {
-        Ok(envelope) => output.to_client(client, &[&with_meta(&envelope, &added)]),
-        Err(_) => output.to_client(client, &[answer]),
+    let answer = match Envelope::parse(answer) {
+        Ok(envelope) => with_meta(&envelope, &added),
+        Err(_) => answer.to_owned(),
+    };
+    match output.announcement(client) {
+        Some(announcement) => output.to_client(client, &[&announcement.add_to(&answer)]),
+        None => output.to_client(client, &[&answer]),
     }
 }
 

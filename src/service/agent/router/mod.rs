@@ -30,6 +30,7 @@ mod sessions;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::durable::Announcement;
 use super::initialize::Capabilities;
 use super::{AgentProtocol, Approvals, UnknownSessions};
 use crate::{ClientId, CloseCode, Histogram, Principal, Scope};
@@ -119,6 +120,11 @@ pub(crate) trait RouterOutput {
     /// The batches whose requests were not all answered. [`RouterOutput::to_client`] and [`RouterOutput::to_agent`] let them
     /// [collect](Batches::collect) the responses.
     fn batches(&mut self) -> &mut Batches;
+    /// What the response to `initialize` announces to a client that can resume its connection with cursors.
+    fn announcement(&self, client: ClientId) -> Option<Announcement> {
+        let _ = client;
+        None
+    }
 }
 
 /// A request that has timed out, or whose client has disconnected, and whose response will open a session.

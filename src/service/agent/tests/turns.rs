@@ -378,3 +378,57 @@ fn the_old_client_may_take_its_session_back() {
         "_outrigger/session_taken_over"
     );
 }
+
+/// What a client that was cut learns when it comes back: whether its turn goes on, has ended, or waits for it.
+#[test]
+fn the_state_of_each_turn_is_reported() {
+    let mut sim = Simulation::new();
+    sim.connect(1);
+    sim.hello(1, &json!({"protocolVersion": 2}));
+    sim.session(1, "s");
+    let state = |sim: &mut Simulation| {
+        sim.clear();
+        let turns = sim.router.report_turns(client(1), &mut sim.output);
+        assert_eq!(turns, None);
+        sim.client_received(1)["params"]["update"].clone()
+    };
+    let update = |state: &Value| {
+        let mut update = state.clone();
+        update["sessionUpdate"] = json!("state_update");
+        notification(
+            "session/update",
+            &json!({"sessionId": "s", "update": update}),
+        )
+    };
+    let idle = json!({"sessionUpdate": "state_update", "state": "idle"});
+    assert_eq!(state(&mut sim), idle);
+    sim.agent_sends(&update(&json!({"state": "running"})));
+    assert_eq!(state(&mut sim)["state"], "running");
+    sim.agent_sends(&request(
+        "5",
+        "session/request_permission",
+        &json!({"sessionId": "s"}),
+    ));
+    assert_eq!(state(&mut sim)["state"], "requires_action");
+    sim.agent_sends(&update(
+        &json!({"state": "idle", "stopReason": "max_tokens"}),
+    ));
+    assert_eq!(state(&mut sim)["stopReason"], "max_tokens");
+
+    // In version 1, the pending request is the turn.
+    let mut sim = Simulation::with(1);
+    sim.session(1, "s");
+    sim.session(1, "t");
+    sim.client_sends(
+        1,
+        &request("\"p\"", "session/prompt", &json!({"sessionId": "t"})),
+    );
+    let turns = sim
+        .router
+        .report_turns(client(1), &mut sim.output)
+        .expect("states");
+    let state = |name: &str, state: &str| (name.to_owned(), state.to_owned());
+    let idle = state("s", r#"{"state":"idle"}"#);
+    let running = state("t", r#"{"state":"running","promptRequestId":"p"}"#);
+    assert_eq!(turns, [idle, running]);
+}

@@ -6,7 +6,8 @@
 
 use super::super::connections::cancel_session;
 use super::super::{
-    AbandonedRequest, ClientRequest, Exchange, MAX_ORPHANED, RequestClass, RouterOutput, remove,
+    AbandonedRequest, ClientRequest, Exchange, MAX_ORPHANED, RequestClass, Router, RouterOutput,
+    remove,
 };
 use super::{Session, SessionKey, SessionState, Sessions};
 use crate::ClientId;
@@ -16,13 +17,18 @@ use crate::service::json::quote;
 use crate::service::jsonrpc::{Envelope, MessageKind, code, error, member};
 
 /// The foreground activity of a session. Version 1 does not use it: there, a turn lasts as long as its request.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Activity {
     /// Whether the agent works, or waits for the user's action.
     is_running: bool,
     /// Whether the agent has reported the state since the last prompt was sent.
     is_reported: bool,
+    /// Why the last turn ended, as JSON, if the agent has said so.
+    stop_reason: Option<Box<str>>,
 }
+
+/// The maximum length of a stop reason that is kept.
+const MAX_STOP_REASON: usize = 64;
 
 impl Activity {
     /// Whether the agent works on a prompt.
@@ -48,15 +54,32 @@ impl Activity {
             let update = member(text, body, "update")?;
             let kind = member(text, &update, "sessionUpdate")?;
             let state = member(text, &update, "state")?;
-            (&text[kind] == r#""state_update""#).then(|| &text[state])
+            let stop_reason = member(text, &update, "stopReason").map(|range| &text[range]);
+            (&text[kind] == r#""state_update""#).then(|| (&text[state], stop_reason))
         };
-        if let Some(state) = state() {
+        if let Some((state, stop_reason)) = state() {
+            let stop_reason = stop_reason.filter(|reason| reason.len() <= MAX_STOP_REASON);
             *self = Self {
                 // An unknown state does not count as idle.
                 is_running: state != r#""idle""#,
                 is_reported: true,
+                stop_reason: stop_reason.map(Into::into),
             };
         }
+    }
+
+    /// The update that reports the state of a session. `is_asked` says that the agent waits for the client's permission.
+    fn report(&self, session: &str, is_asked: bool) -> String {
+        let state = match (self.is_running, &self.stop_reason) {
+            (true, _) if is_asked => r#""requires_action""#.to_owned(),
+            (true, _) => r#""running""#.to_owned(),
+            (false, Some(reason)) => format!(r#""idle","stopReason":{reason}"#),
+            (false, None) => r#""idle""#.to_owned(),
+        };
+        format!(
+            r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{},"update":{{"sessionUpdate":"state_update","state":{state}}}}}}}"#,
+            quote(session)
+        )
     }
 }
 
@@ -91,6 +114,64 @@ impl Sessions {
                 bound.end_turn(name, data, output);
             }
         }
+    }
+}
+
+impl Router {
+    /// Reports the state of the turns in a client's sessions. In version 2, the client is sent updates. Otherwise, returns the states by
+    /// session, as JSON.
+    pub(crate) fn report_turns(
+        &self,
+        client: ClientId,
+        output: &mut impl RouterOutput,
+    ) -> Option<Vec<(String, String)>> {
+        let state = self.exchange.clients.get(client)?;
+        let requests = &self.exchange.requests;
+        let is_asked = |session: &SessionKey| {
+            let mut asked = requests.of_agent.values();
+            asked.any(|request| {
+                request.permission
+                    && request.client == client
+                    && request.session.as_ref() == Some(session)
+            })
+        };
+        let sessions = state.sessions.iter().filter_map(|key| {
+            let session = self.sessions.get(key)?;
+            (session.controller() == Some(client)).then_some((key, session))
+        });
+        if state
+            .process
+            .is_some_and(|process| self.exchange.has_long_turns(process))
+        {
+            for (key, session) in sessions {
+                output.to_client(client, &[&session.activity.report(key, is_asked(key))]);
+            }
+            return None;
+        }
+        let turn = |key: &SessionKey| {
+            let ids = requests.ids_for(state, key);
+            let mut prompts = ids.into_iter().filter_map(|id| {
+                let request = requests.of_clients.get(id)?;
+                let is_prompt = request.call.class == RequestClass::Prompt;
+                request.sender_ids.as_ref().filter(|_| is_prompt)
+            });
+            match prompts.next() {
+                Some(ids) => {
+                    let state = if is_asked(key) {
+                        "requires_action"
+                    } else {
+                        "running"
+                    };
+                    format!(r#"{{"state":"{state}","promptRequestId":{}}}"#, ids.id)
+                }
+                None => r#"{"state":"idle"}"#.to_owned(),
+            }
+        };
+        Some(
+            sessions
+                .map(|(key, _)| (key.to_string(), turn(key)))
+                .collect(),
+        )
     }
 }
 

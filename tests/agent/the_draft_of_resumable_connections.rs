@@ -1,0 +1,349 @@
+//! Resumable connections as the draft "Durable & Resumable HTTP/WS Transport" of the Agent Client Protocol describes them. The client
+//! here knows nothing of `?resume=`.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+
+use crate::common::agent::{Client, error_code, example_agent};
+use crate::common::program::Program;
+use crate::common::traces::eventually;
+use crate::common::{PING, PONG, TEXT, Wire, call, request};
+use serde_json::{Value, json};
+
+fn agent(options: &[&str]) -> Program {
+    Program::start(&[&["agent"][..], options, &["--", &example_agent()]].concat())
+}
+
+/// The cursor of a message.
+fn cursor_of(message: &Value) -> Option<&str> {
+    let places = [
+        &message["params"]["_meta"],
+        &message["result"]["_meta"],
+        &message["_meta"],
+    ];
+    places.iter().find_map(|meta| meta["acp/cursor"].as_str())
+}
+
+/// Connects with the id of an earlier connection, and returns the id in the response.
+fn connect(address: SocketAddr, id: Option<&str>) -> (Wire, String) {
+    let mut wire = Wire::open(address);
+    let head = String::from_utf8(request("/acp")).expect("ASCII");
+    let field = id.map_or(String::new(), |id| format!("Acp-Connection-Id: {id}\r\n"));
+    wire.send(
+        head.replacen("Upgrade:", &format!("{field}Upgrade:"), 1)
+            .as_bytes(),
+    );
+    let head = wire.read_head();
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    let id = head
+        .lines()
+        .find_map(|line| line.strip_prefix("Acp-Connection-Id: "));
+    (wire, id.expect("an id").to_owned())
+}
+
+/// A client that comes back with its last cursor.
+struct Durable {
+    address: SocketAddr,
+    client: Client,
+    id: String,
+    cursor: String,
+    /// The cursors of all messages.
+    seen: HashSet<String>,
+    /// All messages that it has sent, because the draft does not say how many the server has received.
+    sent: Vec<Value>,
+}
+
+impl Durable {
+    fn connect(address: SocketAddr) -> Self {
+        let (wire, id) = connect(address, None);
+        let mut durable = Self {
+            address,
+            client: Client { wire, next_id: 0 },
+            id,
+            cursor: String::new(),
+            seen: HashSet::new(),
+            sent: Vec::new(),
+        };
+        let capabilities = json!({"transport": {"resumable": {}}});
+        let params = json!({"protocolVersion": 1, "clientCapabilities": capabilities});
+        let result = durable.ask("initialize", params);
+        assert_eq!(result["connectionId"], durable.id);
+        let resumable = &result["capabilities"]["transport"]["resumable"];
+        assert_eq!(resumable["retentionMessages"], 1000, "{result}");
+        assert_eq!(resumable["retentionSeconds"], 300);
+        // The tests run without PINGs.
+        assert_eq!(resumable["keepAliveSeconds"], Value::Null);
+        durable
+    }
+
+    fn request(&mut self, method: &str, params: Value) -> u64 {
+        self.client.next_id += 1;
+        let id = self.client.next_id;
+        let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        self.client.say(&message);
+        self.sent.push(message);
+        id
+    }
+
+    fn hear(&mut self) -> Value {
+        let mut frame = self.client.wire.read_frame();
+        while frame.opcode == PING {
+            self.client.wire.send_frame(PONG, &frame.payload);
+            frame = self.client.wire.read_frame();
+        }
+        assert_eq!(
+            frame.opcode,
+            TEXT,
+            "{:?}",
+            String::from_utf8_lossy(&frame.payload)
+        );
+        let message: Value = serde_json::from_slice(&frame.payload).expect("JSON");
+        let cursor = cursor_of(&message).unwrap_or_else(|| panic!("{message} has no cursor"));
+        assert!(self.seen.insert(cursor.to_owned()), "{message} came twice");
+        self.cursor = cursor.to_owned();
+        message
+    }
+
+    fn ask(&mut self, method: &str, params: Value) -> Value {
+        let id = self.request(method, params);
+        loop {
+            let message = self.hear();
+            if message["id"] == id {
+                return message["result"].clone();
+            }
+        }
+    }
+
+    /// Comes back on a new connection. Returns the result of `stream/resume`, and the old connection.
+    fn come_back(&mut self) -> (Value, Wire) {
+        let (wire, id) = connect(self.address, Some(&self.id));
+        assert_eq!(id, self.id);
+        let old = std::mem::replace(&mut self.client.wire, wire);
+        let params = json!({"cursor": self.cursor});
+        self.client.say(
+            &json!({"jsonrpc": "2.0", "id": "back", "method": "stream/resume", "params": params}),
+        );
+        let answer = self.client.hear();
+        assert_eq!(answer["id"], "back", "{answer}");
+        let result = answer["result"].clone();
+        // The draft leaves the other direction open. Outrigger says what it has.
+        let received = result["_meta"]["outrigger"]["received"].as_u64();
+        for message in &self.sent[received.expect("a number") as usize..] {
+            self.client.say(message);
+        }
+        (result, old)
+    }
+}
+
+#[test]
+fn a_thousand_cuts_lose_and_double_nothing() {
+    // A client that comes back is still one client.
+    let server = agent(&["--max-clients", "3", "--max-clients-per-address", "3"]);
+    let address = server.address();
+    let mut durable = Durable::connect(address);
+    let session = durable.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
+    let session = session["sessionId"].as_str().expect("an id").to_owned();
+    let (mut cuts, mut random, mut old) = (0, 1u64, Vec::new());
+    while cuts < 1000 {
+        let words: Vec<_> = (0..20).map(|word| format!("{cuts}-{word}")).collect();
+        let prompt = json!([{"type": "text", "text": words.join(" ")}]);
+        let id = durable.request(
+            "session/prompt",
+            json!({"sessionId": session, "prompt": prompt}),
+        );
+        let mut heard = Vec::new();
+        loop {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            if random >> 62 == 0 {
+                cuts += 1;
+                let (result, wire) = durable.come_back();
+                let turn = &result["_meta"]["acp/turnState"];
+                match turn["state"].as_str() {
+                    // Perhaps the prompt has not arrived, or the answer is on its way.
+                    Some("idle") => {}
+                    Some("running") => assert_eq!(turn["promptRequestId"], id, "{result}"),
+                    _ => panic!("{result}"),
+                }
+                match random >> 60 & 3 {
+                    0 => wire.reset(),
+                    // The old connection seems alive.
+                    1 if old.len() < 8 => old.push(wire),
+                    _ => drop(wire),
+                }
+            }
+            let message = durable.hear();
+            if message["id"] == id {
+                assert_eq!(message["result"]["stopReason"], "end_turn");
+                break;
+            }
+            let text = &message["params"]["update"]["content"]["text"];
+            heard.push(text.as_str().expect("a word").trim().to_owned());
+        }
+        assert_eq!(heard, words);
+    }
+    let status = call(address, "GET", "/status", None).1;
+    assert_eq!(status["agent"]["processes"][0]["clients"], 1, "{status}");
+    assert_eq!(status["client_count"], 1, "{status}");
+}
+
+/// Each stream has a position of its own, and the client gets of each what follows.
+#[test]
+fn a_client_may_come_back_with_a_position_of_each_session() {
+    let server = agent(&[]);
+    let address = server.address();
+    let mut durable = Durable::connect(address);
+    let mut sessions = Vec::new();
+    for _ in 0..2 {
+        let created = durable.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
+        sessions.push(created["sessionId"].clone());
+    }
+    let connection = durable.cursor.clone();
+    let mut positions = Vec::new();
+    for session in &sessions {
+        let prompt = json!([{"type": "text", "text": "one two three"}]);
+        durable.ask(
+            "session/prompt",
+            json!({"sessionId": session, "prompt": prompt}),
+        );
+    }
+    // What it has processed: of the first session everything, of the second one only the first word.
+    let first = sessions[0].as_str().expect("an id");
+    let second = sessions[1].as_str().expect("an id");
+    let number = |cursor: &str| cursor.parse::<u64>().expect("a number");
+    positions.push(number(&connection) + 4);
+    positions.push(number(&connection) + 5);
+    let (wire, _) = connect(address, Some(&durable.id));
+    drop(std::mem::replace(&mut durable.client.wire, wire));
+    let cursors = json!({
+        "connection": connection,
+        "sessions": {first: positions[0].to_string(), second: positions[1].to_string()},
+    });
+    durable
+        .client
+        .say(&json!({"jsonrpc": "2.0", "method": "stream/resume", "params": {"cursors": cursors}}));
+    let mut heard = Vec::new();
+    for _ in 0..4 {
+        let message = durable.client.hear();
+        let text = message["params"]["update"]["content"]["text"].as_str();
+        heard.push(text.map_or("answer".to_owned(), |text| text.trim().to_owned()));
+    }
+    assert_eq!(heard, ["answer", "two", "three", "answer"]);
+}
+
+#[test]
+fn a_client_that_cannot_come_back_is_told_and_may_begin_anew() {
+    let server = agent(&[]);
+    let address = server.address();
+    let mut durable = Durable::connect(address);
+    let last = durable.cursor.clone();
+    let resume = |id: Option<&str>, params: Value| {
+        let (wire, _) = connect(address, id);
+        let mut client = Client { wire, next_id: 0 };
+        let answer = client.ask("stream/resume", params);
+        let failed = client.hear();
+        assert_eq!(failed["method"], "stream/resume_failed");
+        assert_eq!(failed["params"]["reason"], answer["error"]["data"]);
+        assert_eq!(error_code(&answer), -32002);
+        // The same connection can be initialized.
+        let result = client.ask("initialize", json!({"protocolVersion": 1}));
+        assert_eq!(result["result"]["protocolVersion"], 1, "{result}");
+        assert_eq!(cursor_of(&result), None);
+        answer["error"]["data"]
+            .as_str()
+            .expect("a reason")
+            .to_owned()
+    };
+    let id = durable.id.clone();
+    let own = Some(&*id);
+    assert_eq!(resume(None, json!({"cursor": last})), "unknown_connection");
+    assert_eq!(
+        resume(Some("x"), json!({"cursor": last})),
+        "unknown_connection"
+    );
+    for cursor in [
+        json!("99"),
+        json!(1),
+        json!("x"),
+        json!(""),
+        json!("-1"),
+        json!("+1"),
+    ] {
+        assert_eq!(
+            resume(own, json!({"cursor": cursor})),
+            "invalid_cursor",
+            "{cursor}"
+        );
+    }
+    assert_eq!(resume(own, json!({})), "invalid_cursor");
+    // The client is as it was.
+    durable.ask("session/list", json!({}));
+    durable.come_back();
+    durable.ask("session/list", json!({}));
+    // CLOSE 1000 ends a connection for good.
+    durable.client.wire.send_close(1000);
+    eventually("the client is gone", || {
+        call(address, "GET", "/status", None).1["client_count"] == 0
+    });
+    assert_eq!(
+        resume(own, json!({"cursor": durable.cursor})),
+        "unknown_connection"
+    );
+}
+
+/// The server keeps messages although PONGs have confirmed them, because the application may not have processed them. It does not
+/// keep them for ever.
+#[test]
+fn a_cursor_that_is_too_old_has_expired() {
+    let server = agent(&["--resume-buffer", "64KiB"]);
+    let address = server.address();
+    let mut durable = Durable::connect(address);
+    let session = durable.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
+    let early = durable.cursor.clone();
+    for _ in 0..40 {
+        let prompt = json!([{"type": "text", "text": "x".repeat(4000)}]);
+        durable.ask(
+            "session/prompt",
+            json!({"sessionId": session["sessionId"], "prompt": prompt}),
+        );
+    }
+    let late = std::mem::replace(&mut durable.cursor, early.clone());
+    let (wire, _) = connect(address, Some(&durable.id));
+    let mut other = Client { wire, next_id: 0 };
+    let answer = other.ask("stream/resume", json!({"cursor": early}));
+    assert_eq!(answer["error"]["data"], "expired_cursor", "{answer}");
+    // The client has been sent much more than the buffer, and is there.
+    durable.cursor = late;
+    durable.come_back();
+    durable.ask("session/list", json!({}));
+}
+
+/// A client with a resume token of Outrigger's own, and one that asks for nothing, get no cursors.
+#[test]
+fn only_clients_that_ask_get_cursors() {
+    for (rule, asks, expected) in [
+        ("auto", false, false),
+        ("auto", true, true),
+        ("always", false, true),
+        ("never", true, false),
+    ] {
+        let server = agent(&["--acp-resumable", rule]);
+        let address = server.address();
+        for query in ["", "?resume=new"] {
+            let wire = Wire::connect(address, &format!("/acp{query}"));
+            let mut client = Client { wire, next_id: 0 };
+            let transport = if asks {
+                json!({"resumable": {}})
+            } else {
+                Value::Null
+            };
+            let capabilities = json!({"transport": transport});
+            let params = json!({"protocolVersion": 1, "clientCapabilities": capabilities});
+            let answer = client.ask("initialize", params);
+            let has_cursors = cursor_of(&answer).is_some();
+            assert_eq!(has_cursors, expected && query.is_empty(), "{rule} {query}");
+            assert_eq!(answer["result"]["connectionId"].is_string(), has_cursors);
+        }
+    }
+}
