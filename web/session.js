@@ -422,6 +422,9 @@ function applyUpdate(update) {
       resolvePermission(id, `answered${option ? `: ${plain(option.name)}` : ""}${by ? `, by ${plain(by)}` : ""}`);
       break;
     }
+    case "turn_complete":
+      endTurn(update.stopReason, update.error);
+      break;
     case "client_disconnected":
       appendEvent("the session's client has left");
       break;
@@ -449,9 +452,6 @@ function receive(text) {
       break;
     case "session/request_permission":
       showPermission(params);
-      break;
-    case "_outrigger/turn_ended":
-      endTurn(params.result?.stopReason, params.error);
       break;
     case "_outrigger/session_ended":
       ended = true;

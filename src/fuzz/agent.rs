@@ -111,6 +111,7 @@ pub fn router(data: &[u8]) {
             .then_some(grace),
         processes: 3,
         initialize_timeout: flag(16).then_some(Duration::from_secs(1)),
+        history: 4 << 10,
         approvals: if flag(64) {
             Approvals::Any
         } else {

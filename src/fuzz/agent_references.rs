@@ -100,6 +100,7 @@ pub(super) fn references(data: &[u8]) {
         processes: 1,
         initialize_timeout: None,
         approvals: Approvals::Owner,
+        history: 4 << 10,
         unknown_sessions: UnknownSessions::Allow,
         request_timeout: None,
         answer_timeout: None,

@@ -1,7 +1,7 @@
 //! Links: tokens that a running server issues. Each one permits watching one process or one session, until it expires, is
 //! revoked, or the token of its issuer is.
 
-use crate::common::agent::Client;
+use crate::common::agent::{Client, is_turn_complete};
 use crate::common::guarded::{Guarded, TEAM, expect_silence, secret};
 use crate::common::program::Program;
 use crate::common::traces::eventually;
@@ -565,8 +565,8 @@ fn the_holder_of_a_link_sees_the_turns_of_one_session() {
         let shown = hear(wire);
         assert_eq!(shown["method"], "session/request_permission", "{shown}");
         assert_eq!(
-            (&shown["params"], shown.get("id")),
-            (&asked["params"], None)
+            (&shown["params"]["toolCall"], shown.get("id")),
+            (&asked["params"]["toolCall"], None)
         );
         let outcome = json!({"outcome": {"outcome": "selected", "optionId": "yes"}});
         let answer = json!({"jsonrpc": "2.0", "id": asked["id"], "result": outcome});
@@ -599,7 +599,7 @@ fn the_holder_of_a_link_sees_the_turns_of_one_session() {
         let mut shown = String::new();
         let last = loop {
             let message = hear(wire);
-            if message["method"] != "session/update" {
+            if is_turn_complete(&message) {
                 break message;
             }
             shown.push_str(
@@ -608,7 +608,7 @@ fn the_holder_of_a_link_sees_the_turns_of_one_session() {
                     .unwrap_or_default(),
             );
         };
-        assert_eq!(last["method"], "_outrigger/turn_ended", "{last}");
+        assert_eq!(last["params"]["update"]["stopReason"], "end_turn", "{last}");
         assert_eq!(shown, text);
     }
     // What happens in the other session is not shown.
@@ -668,7 +668,7 @@ fn a_watcher_comes_back_after_a_cut_and_has_missed_nothing() {
     let mut shown = Vec::new();
     loop {
         let message = hear(&mut watcher);
-        if message["method"] == "_outrigger/turn_ended" {
+        if is_turn_complete(&message) {
             break;
         }
         shown.push(
@@ -740,7 +740,7 @@ fn a_link_does_not_show_a_later_session_of_the_same_name() {
     let mut watcher = watch(&server, "/acp", "same", &token);
     let prompt = ada.prompt("same", "hello");
     assert_eq!(ada.answer_to(prompt)["result"]["stopReason"], "end_turn");
-    while hear(&mut watcher)["method"] != "_outrigger/turn_ended" {}
+    while !is_turn_complete(&hear(&mut watcher)) {}
     let mut bob = Client::initialized_on(server.connect("/acp", &secret("bob")));
     let params = json!({"cwd": "/", "mcpServers": []});
     let taken = bob.ask("session/new", params.clone());

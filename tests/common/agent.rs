@@ -122,3 +122,8 @@ impl Client {
 pub fn error_code(message: &Value) -> i64 {
     message["error"]["code"].as_i64().unwrap_or_default()
 }
+
+/// Whether a message tells an observer that a turn has ended.
+pub fn is_turn_complete(message: &Value) -> bool {
+    message["params"]["update"]["sessionUpdate"] == "turn_complete"
+}

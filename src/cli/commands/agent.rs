@@ -6,7 +6,7 @@ use super::super::flags::shared::{
     FRAMING, INITIALIZE_TIMEOUT, ON_FAILURE, REQUEST_TIMEOUT, RESTART_LIMIT,
 };
 use super::super::flags::{Flag, Takes, put, samples};
-use super::super::values::{choice, duration, number};
+use super::super::values::{choice, duration, number, size};
 use super::{Command, ProgramArg, Serves};
 use crate::service::agent::{
     AcpResumable, AgentProtocol, Approvals, UnknownSessions, has_session_rules,
@@ -159,6 +159,16 @@ const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
+        name: "history",
+        takes: Takes::One("SIZE"),
+        default: Some("256KiB"),
+        help: "how much of the last updates of each session of a shared agent is kept for clients that attach to the session; 0 keeps none. All sessions together keep 64MiB at most",
+        set: |settings, value| put(&mut settings.agent.history, size(value, 0..=64 << 20)),
+        accepts: samples(&["0", "64MiB"]),
+        rejects: &["65MiB"],
+        ..Flag::BASE
+    },
+    Flag {
         name: "unknown-sessions",
         takes: Takes::One("RULE"),
         words: &["allow", "deny"],
@@ -200,7 +210,6 @@ const FLAGS: &[Flag] = &[
         words: &["auto", "always", "never"],
         default: Some("auto"),
         help: "which clients of a shared agent get cursors, with which they can resume the connection as a draft of the Agent Client Protocol describes it. auto: those that announce transport.resumable in initialize; always: all; never: none",
-        brief: Some("who gets cursors to resume a connection: auto, always or never"),
         set: |settings, value| {
             let words = [
                 ("auto", AcpResumable::Auto),

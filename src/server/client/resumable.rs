@@ -165,7 +165,7 @@ impl Client {
 
     /// Makes a connected client resumable without a token: its service knows when it comes back. Messages count from now on. Those that
     /// the client has confirmed are kept, too, up to `retained` messages and half of the buffer.
-    pub(crate) fn keep_from_now(&mut self, env: &mut Env, secret: Secret, retained: u64) {
+    pub(crate) fn keep_from_now(&mut self, env: &Env, secret: Secret, retained: u64) {
         let certificate = self.wire.certificate();
         let limits = env.config.resume;
         let mut delivery = Delivery::new(limits, secret, Accept::default(), certificate, env.now);

@@ -52,6 +52,7 @@ pub(super) fn status(
         "sessions": router.figures().sessions,
         "ended_sessions": router.figures().ended_sessions,
         "observers": router.figures().observers,
+        "history_bytes": router.figures().history,
         "agent": {
             "running": is_running(processes),
             "restarts": restarts(processes, ended_restarts),
@@ -119,6 +120,11 @@ pub(super) fn metrics(
             "outrigger_agent_sessions",
             "Sessions that a client controls or can still resume.",
             router.figures().sessions,
+        ),
+        (
+            "outrigger_agent_history_bytes",
+            "Bytes of updates that are kept for clients that attach to a session.",
+            router.figures().history,
         ),
         (
             "outrigger_agent_observers",

@@ -123,6 +123,9 @@ pub struct AgentConfig {
     pub initialize_timeout: Option<Duration>,
     /// Who may answer permission requests.
     pub approvals: Approvals,
+    /// The bytes of the last updates of each session of a shared ACP agent that are kept for clients that attach to the session. All
+    /// sessions together keep 64 MiB at most.
+    pub history: usize,
     /// Whether clients may load sessions that the server has never seen.
     pub unknown_sessions: UnknownSessions,
     /// Methods of a shared ACP agent whose messages may name any session, in both directions. Methods of the protocol's schema
@@ -153,6 +156,7 @@ impl AgentConfig {
             max_agents: 4,
             initialize_timeout: Some(Duration::from_secs(30)),
             approvals: Approvals::Owner,
+            history: 256 << 10,
             unknown_sessions: UnknownSessions::Auto,
             pass_methods: Vec::new(),
             request_timeout: None,

@@ -81,6 +81,7 @@ impl Agent {
             protocol: config.protocol,
             grace: config.grace,
             approvals: config.approvals,
+            history: config.history,
             unknown_sessions: config.unknown_sessions,
             processes: config.max_agents.max(1),
             initialize_timeout: config.initialize_timeout,
@@ -709,6 +710,10 @@ impl Service for Agent {
 
     fn metrics(&self, out: &mut Metrics) {
         figures::metrics(out, &self.router, &self.processes, self.ended_restarts);
+    }
+
+    fn held(&self) -> usize {
+        self.router.figures().history
     }
 
     fn keeps_every_client(&self, _: ServiceId) -> bool {

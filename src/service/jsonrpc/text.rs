@@ -136,6 +136,10 @@ pub(crate) mod code {
     // The Agent Client Protocol.
     pub(crate) const CANCELLED: i32 = -32800;
     pub(crate) const NOT_FOUND: i32 = -32002;
+    // `session/attach` (agent-client-protocol#533) gives these codes meanings of its own.
+    pub(crate) const NO_SESSION: i32 = -32001;
+    pub(crate) const NOT_AUTHORISED: i32 = -32002;
+    pub(crate) const NO_ATTACH: i32 = -32003;
 
     // Outrigger, in front of an agent.
     pub(crate) const DENIED: i32 = -32010;

@@ -82,10 +82,10 @@ impl Sessions {
         if !observed {
             return;
         }
-        let name = state.map_or("{}", |state| &state.name);
+        let by = state.map_or("{}".to_owned(), |state| state.describe(client, None));
         let json = |value: Option<String>| value.map_or("null".to_owned(), |value| quote(&value));
         let update = format!(
-            r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{},"update":{{"sessionUpdate":"permission_resolved","type":"permission_resolved","requestId":{upstream_id},"toolCallId":{},"chosenOptionId":{},"resolvedBy":{name}}}}}}}"#,
+            r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{},"update":{{"sessionUpdate":"permission_resolved","type":"permission_resolved","requestId":{upstream_id},"toolCallId":{},"chosenOptionId":{},"resolvedBy":{by}}}}}}}"#,
             quote(session),
             json(tool_call),
             json(option),
@@ -96,6 +96,23 @@ impl Sessions {
         for other in others.filter(|other| **other != client) {
             output.to_client(*other, &[&update]);
         }
+    }
+}
+
+impl Exchange {
+    /// The open permission requests of a session, as entries of the `history` in the answer to `session/attach`.
+    pub(super) fn pending_history(&self, session: &SessionKey) -> Vec<String> {
+        let pending = self.requests.of_agent.iter();
+        let pending = pending
+            .filter(|(_, request)| request.permission && request.session.as_ref() == Some(session));
+        let entry = |(id, request): (u64, &AgentRequest)| {
+            let call = request.text.as_deref().and_then(tool_call_of);
+            let call = call.map_or("null".to_owned(), |call| quote(&call));
+            format!(
+                r#"{{"type":"permission_request","requestId":{id},"toolCallId":{call},"status":"pending"}}"#
+            )
+        };
+        pending.map(entry).collect()
     }
 }
 

@@ -44,6 +44,8 @@ pub(super) struct ClientState {
     pub(super) observed: Vec<SessionKey>,
     /// The client's name and version, as a JSON object.
     pub(super) name: Box<str>,
+    /// The `clientId` with which it has attached to a session, as JSON.
+    pub(super) own_id: Option<Box<str>>,
     /// The latest elicitations that were sent to this client, with the processes that sent them. Only it is notified of their completion.
     elicitations: VecDeque<(usize, Box<str>)>,
 }
@@ -64,15 +66,21 @@ impl ClientState {
             former: VecDeque::new(),
             observed: Vec::new(),
             name: "{}".into(),
+            own_id: None,
             elicitations: VecDeque::new(),
         }
     }
 
-    /// The client with its role, as JSON.
-    pub(super) fn describe(&self, role: &str) -> String {
-        let name = &self.name;
-        let comma = if name.len() > 2 { "," } else { "" };
-        format!(r#"{}{comma}"role":"{role}"}}"#, &name[..name.len() - 1])
+    /// The client, with its role if there is one, as JSON. Without an id of its own choice, it has the id that the server gave it.
+    pub(super) fn describe(&self, client: ClientId, role: Option<&str>) -> String {
+        let id = match &self.own_id {
+            Some(id) => id.to_string(),
+            None => format!("\"{client}\""),
+        };
+        let name = &self.name[1..self.name.len() - 1];
+        let comma = if name.is_empty() { "" } else { "," };
+        let role = role.map_or(String::new(), |role| format!(r#","role":"{role}""#));
+        format!(r#"{{"clientId":{id}{comma}{name}{role}}}"#)
     }
 
     /// Notes that the client controls or loads a session.

@@ -105,7 +105,7 @@ impl Router {
             if let Some(bound) = self.sessions.get(session)
                 && bound.controller() == Some(client)
             {
-                bound.show_disconnected(session, &state, output);
+                bound.show_disconnected(session, (client, &state), output);
             }
         }
         for id in state.agent_requests {

@@ -253,9 +253,7 @@ impl Router {
                 }
             }
             (RequestClass::Prompt, Some(session)) if !self.exchange.has_long_turns(process) => {
-                if let Some(bound) = self.sessions.get(session) {
-                    bound.show_turn_ended(session, envelope, output);
-                }
+                self.sessions.show_turn_complete(session, envelope, output);
             }
             _ => {}
         }
@@ -525,6 +523,10 @@ impl Router {
                 if is_addressed {
                     self.sessions
                         .pass_to_observers(&self.exchange, &key, text, &named, output);
+                    // Who attaches later may not know of other sessions.
+                    if method == "session/update" && named.others.is_empty() {
+                        self.sessions.remember(&key, text);
+                    }
                 }
                 let Some(to) = client else { return };
                 let reference =

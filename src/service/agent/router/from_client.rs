@@ -10,7 +10,7 @@ use super::{
 use crate::service::agent::BINARY;
 use crate::service::jsonrpc::{
     Envelope, EnvelopeError, IdRanges, MAX_ID, MessageKind, PROGRESS, TOO_LONG, assigned, code,
-    error, invalid_message_error,
+    error, invalid_message_error, member,
 };
 use crate::{ClientId, CloseCode, Time};
 
@@ -23,6 +23,13 @@ struct Admitted {
     process: usize,
     /// Whether that process has the session that the request claims.
     is_kept: bool,
+}
+
+/// Whether the agent answers a claim with the earlier updates of the session.
+fn replays(envelope: &Envelope<'_>, method: &str) -> bool {
+    let params = envelope.body.as_ref();
+    let asks = || params.and_then(|params| member(envelope.text, params, "replayFrom"));
+    method == "session/load" || asks().is_some()
 }
 
 impl Router {
@@ -273,14 +280,10 @@ impl Router {
         envelope: &Envelope<'_>,
         output: &mut impl RouterOutput,
     ) {
-        let is_long = self.exchange.has_long_turns(process);
-        let Some(bound) = self.sessions.get_mut(session) else {
-            return;
-        };
-        if is_long {
+        if !self.exchange.has_long_turns(process) {
+            self.sessions.show_prompt(session, envelope, output);
+        } else if let Some(bound) = self.sessions.get_mut(session) {
             bound.activity.handle_prompt();
-        } else {
-            bound.show_prompt(session, envelope, output);
         }
     }
 
@@ -323,6 +326,9 @@ impl Router {
                     envelope,
                     output,
                 )?;
+                if replays(envelope, method) {
+                    self.sessions.forget_history(&claimed.session);
+                }
                 Ok(Admitted {
                     class,
                     session: Some(claimed.session),

@@ -21,6 +21,7 @@ mod exchange;
 mod from_agent;
 mod from_client;
 mod handshakes;
+mod history;
 mod mode;
 mod observers;
 mod processes;
@@ -71,6 +72,8 @@ pub(crate) struct RouterLimits {
     pub(crate) unknown_sessions: UnknownSessions,
     /// Who may answer permission requests.
     pub(crate) approvals: Approvals,
+    /// The bytes of the last updates of each session that are kept for those who attach to it.
+    pub(crate) history: usize,
     /// Agent processes.
     pub(crate) processes: usize,
     /// How long the agent may take to answer `initialize`.
@@ -147,6 +150,8 @@ pub(crate) struct RouterFigures {
     pub(crate) sessions: usize,
     /// Observers of all sessions.
     pub(crate) observers: usize,
+    /// The bytes of updates that are kept for those who attach to a session.
+    pub(crate) history: usize,
     /// Records of ended sessions.
     pub(crate) ended_sessions: usize,
 }
@@ -243,6 +248,7 @@ impl Router {
             agent_requests: self.exchange.requests.of_agent.len(),
             sessions: self.sessions.len(),
             observers: self.exchange.clients.observer_count(),
+            history: self.sessions.history.bytes,
             ended_sessions: self.sessions.ended.len(),
         }
     }

@@ -10,7 +10,8 @@
 use std::ops::Range;
 
 use super::clients::ClientState;
-use super::sessions::{Session, SessionError, SessionKey, Sessions, turn_ended};
+use super::history::HistoryPolicy;
+use super::sessions::{Session, SessionError, SessionKey, Sessions};
 use super::{Exchange, Router, RouterOutput, remove};
 use crate::service::agent::named::Named;
 use crate::service::json::{Skimmer, quote};
@@ -58,7 +59,11 @@ impl Router {
         };
         self.exchange.counters.session_requests += 1;
         match result {
-            Ok((session, result)) => {
+            Ok(Observation {
+                session,
+                result,
+                policy,
+            }) => {
                 let parts = [
                     r#"{"jsonrpc":"2.0","id":"#,
                     id,
@@ -67,14 +72,15 @@ impl Router {
                     "}",
                 ];
                 output.to_client(client, &parts);
-                if method == "session/attach" && !result.contains(r#""historyPolicy":"none""#) {
+                self.sessions.replay(&session, policy, client, output);
+                if policy != HistoryPolicy::None {
                     self.sessions
                         .send_pending(&mut self.exchange, client, &session, output);
                 }
             }
             Err(refused) => {
                 self.exchange.counters.denied += u64::from(refused == SessionError::Denied);
-                output.to_client(client, &[&refused.response(id)]);
+                output.to_client(client, &[&not_attached(refused, id)]);
             }
         }
         true
@@ -83,14 +89,14 @@ impl Router {
 
 impl Sessions {
     /// Attaches a client to a session. Of several processes' sessions with the same id, it means one that the client may observe,
-    /// first that of the client's process. Returns the session and the result.
+    /// first that of the client's process.
     fn attach(
         &mut self,
         exchange: &mut Exchange,
         client: ClientId,
         envelope: &Envelope<'_>,
         output: &impl RouterOutput,
-    ) -> Result<(SessionKey, String), SessionError> {
+    ) -> Result<Observation, SessionError> {
         let id = named_session(envelope)?;
         let state = exchange.clients.get(client).ok_or(SessionError::Denied)?;
         let access = self.access(exchange);
@@ -131,38 +137,57 @@ impl Sessions {
                 return Err(SessionError::Full);
             }
         }
-        let policy = envelope.body.as_ref().and_then(|params| {
-            let policy = member(envelope.text, params, "historyPolicy")?;
-            Some(&envelope.text[policy])
-        });
-        // The router keeps no history. Only open permission requests are sent.
-        let policy = if policy == Some(r#""none""#) {
-            "none"
-        } else {
-            "pending_only"
-        };
+        let policy = bound.history.policy(envelope);
+        let is_cut = bound.history.is_cut();
+        let key = key.clone();
+        if let Some(state) = exchange.clients.get_mut(client)
+            && let Some(own_id) = own_id(envelope)
+        {
+            state.own_id = Some(own_id.into());
+        }
+        let bound = self.get(&key).ok_or(SessionError::Denied)?;
         let describe = |client: ClientId, role: &str| {
             let state = exchange.clients.get(client)?;
-            Some(state.describe(role))
+            Some(state.describe(client, Some(role)))
         };
         let controller = bound.controller();
         let controller = controller.and_then(|client| describe(client, "controller"));
         let observers = bound.observers.iter().filter(|other| **other != client);
         let observers = observers.filter_map(|other| describe(*other, "observer"));
         let connected: Vec<_> = controller.into_iter().chain(observers).collect();
+        let own = exchange
+            .clients
+            .get(client)
+            .and_then(|state| state.own_id.clone());
+        let own = own.map_or_else(|| quote(&client.to_string()), String::from);
+        let history = match policy {
+            HistoryPolicy::None => String::new(),
+            _ => format!(
+                r#""history":[{}],"#,
+                exchange.pending_history(&key).join(",")
+            ),
+        };
+        let cut = match policy {
+            HistoryPolicy::Full if is_cut => r#","_meta":{"outrigger":{"historyCut":true}}"#,
+            _ => "",
+        };
         let result = format!(
-            r#"{{"sessionId":{},"role":"observer","historyPolicy":"{policy}","connectedClients":[{}]}}"#,
+            r#"{{"sessionId":{},"role":"observer","clientId":{own},"historyPolicy":"{}",{history}"connectedClients":[{}]{cut}}}"#,
             quote(id),
+            policy.as_str(),
             connected.join(",")
         );
-        let key = key.clone();
         if let (Some(bound), Some(state)) = (self.get_mut(&key), exchange.clients.get_mut(client))
             && !bound.observers.contains(&client)
         {
             bound.observers.push(client);
             state.observed.push(key.clone());
         }
-        Ok((key, result))
+        Ok(Observation {
+            session: key,
+            result,
+            policy,
+        })
     }
 
     fn detach(
@@ -170,7 +195,7 @@ impl Sessions {
         exchange: &mut Exchange,
         client: ClientId,
         envelope: &Envelope<'_>,
-    ) -> Result<(SessionKey, String), SessionError> {
+    ) -> Result<Observation, SessionError> {
         let id = named_session(envelope)?;
         let observes = |session: &Session| session.observers.contains(&client);
         let observed = self.named(id).find(|(_, session)| observes(session));
@@ -183,7 +208,11 @@ impl Sessions {
             remove(&mut state.observed, &key);
         }
         let result = format!(r#"{{"sessionId":{},"status":"detached"}}"#, quote(&key));
-        Ok((key, result))
+        Ok(Observation {
+            session: key,
+            result,
+            policy: HistoryPolicy::None,
+        })
     }
 
     /// Removes an observer from a session, but not the session from the observer's list.
@@ -226,6 +255,72 @@ impl Sessions {
     }
 }
 
+impl Sessions {
+    /// Sends an update of the router's own to the observers of a session, and keeps it for those who attach later.
+    fn show(&mut self, key: &SessionKey, update: &str, output: &mut impl RouterOutput) {
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{},"update":{update}}}}}"#,
+            quote(key)
+        );
+        if let Some(session) = self.get(key) {
+            session.tell_observers(&text, output);
+        }
+        self.remember(key, &text);
+    }
+
+    /// Shows a prompt to the observers of a session, as updates with its content. In version 2, the agent does that. An update
+    /// has one block of content, so the number of blocks is limited. The last update says so.
+    pub(super) fn show_prompt(
+        &mut self,
+        key: &SessionKey,
+        prompt: &Envelope<'_>,
+        output: &mut impl RouterOutput,
+    ) {
+        let text = prompt.text;
+        let Some(blocks) = &prompt.prompt else {
+            return;
+        };
+        let mut contents: Vec<Range<usize>> = Vec::new();
+        let mut blocks = Skimmer::at(text, blocks);
+        let Ok(has_more) = blocks.array_up_to(MAX_SHOWN_BLOCKS, |block| contents.push(block))
+        else {
+            return;
+        };
+        let update = |content: &str| {
+            format!(r#"{{"sessionUpdate":"user_message_chunk","content":{content}}}"#)
+        };
+        for content in contents {
+            self.show(key, &update(&text[content]), output);
+        }
+        if has_more {
+            let more = r#"{"type":"text","text":"[further blocks of the prompt are not shown]"}"#;
+            self.show(key, &update(more), output);
+        }
+    }
+
+    /// Tells the observers of a session that a turn has ended. In version 2, the agent does that.
+    pub(super) fn show_turn_complete(
+        &mut self,
+        key: &SessionKey,
+        response: &Envelope<'_>,
+        output: &mut impl RouterOutput,
+    ) {
+        let text = response.text;
+        let reason = response
+            .body
+            .as_ref()
+            .and_then(|result| member(text, result, "stopReason"));
+        let whole = 0..text.len();
+        let outcome = match (reason, member(text, &whole, "error")) {
+            (Some(reason), _) => format!(r#""stopReason":{}"#, &text[reason]),
+            (None, Some(failed)) => format!(r#""stopReason":"error","error":{}"#, &text[failed]),
+            (None, None) => r#""stopReason":null"#.to_owned(),
+        };
+        let kind = r#""sessionUpdate":"turn_complete","type":"turn_complete""#;
+        self.show(key, &format!("{{{kind},{outcome}}}"), output);
+    }
+}
+
 impl Session {
     /// Whether a client observes the session.
     pub(super) fn is_observed(&self) -> bool {
@@ -244,68 +339,60 @@ impl Session {
         }
     }
 
-    /// Shows a prompt to the observers of the session, as updates with its content. In version 2, the agent does that. An update
-    /// has one block of content, so the number of blocks is limited. The last update says so.
-    pub(super) fn show_prompt(
-        &self,
-        name: &str,
-        prompt: &Envelope<'_>,
-        output: &mut impl RouterOutput,
-    ) {
-        let text = prompt.text;
-        let blocks = prompt.prompt.as_ref().filter(|_| self.is_observed());
-        let Some(blocks) = blocks else {
-            return;
-        };
-        let mut contents: Vec<Range<usize>> = Vec::new();
-        let mut blocks = Skimmer::at(text, blocks);
-        let Ok(has_more) = blocks.array_up_to(MAX_SHOWN_BLOCKS, |block| contents.push(block))
-        else {
-            return;
-        };
-        let session_json = quote(name);
-        let mut show = |content: &str| {
-            let update = format!(
-                r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{session_json},"update":{{"sessionUpdate":"user_message_chunk","content":{content}}}}}}}"#,
-            );
-            self.tell_observers(&update, output);
-        };
-        for content in contents {
-            show(&text[content]);
-        }
-        if has_more {
-            show(r#"{"type":"text","text":"[further blocks of the prompt are not shown]"}"#);
-        }
-    }
-
-    /// Tells the observers of the session that a turn has ended. In version 2, the agent does that.
-    pub(super) fn show_turn_ended(
-        &self,
-        name: &str,
-        response: &Envelope<'_>,
-        output: &mut impl RouterOutput,
-    ) {
-        if self.is_observed() {
-            self.tell_observers(&turn_ended(name, response), output);
-        }
-    }
-
     /// Tells the observers of the session that its client has left.
     pub(super) fn show_disconnected(
         &self,
         name: &str,
-        client: &ClientState,
+        (client, state): (ClientId, &ClientState),
         output: &mut impl RouterOutput,
     ) {
         if self.is_observed() {
             let update = format!(
                 r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{},"update":{{"sessionUpdate":"client_disconnected","type":"client_disconnected","client":{}}}}}}}"#,
                 quote(name),
-                client.describe("controller")
+                state.describe(client, Some("controller"))
             );
             self.tell_observers(&update, output);
         }
     }
+}
+
+/// A client's request to observe a session, or to stop.
+struct Observation {
+    session: SessionKey,
+    /// The result of the request, as JSON.
+    result: String,
+    /// What follows the response.
+    policy: HistoryPolicy,
+}
+
+/// The `clientId` in the parameters of `session/attach`, as JSON.
+fn own_id<'a>(attach: &'a Envelope<'_>) -> Option<&'a str> {
+    let id = member(attach.text, attach.body.as_ref()?, "clientId")?;
+    let id = &attach.text[id];
+    (id.starts_with('"') && id.len() <= MAX_NAME).then_some(id)
+}
+
+/// The response to a `session/attach` or `session/detach` that is refused, with the codes of the proposal.
+fn not_attached(refused: SessionError, id: &str) -> String {
+    let (code, message) = match refused {
+        SessionError::NotFound | SessionError::Lost => (code::NO_SESSION, "Session not found"),
+        SessionError::Denied
+        | SessionError::Controlled
+        | SessionError::NeedsToken
+        | SessionError::Unknown => (
+            code::NOT_AUTHORISED,
+            "Not authorised to attach to this session",
+        ),
+        SessionError::Version => (
+            code::NO_ATTACH,
+            "Session does not support multi-client attach",
+        ),
+        SessionError::Invalid(_) | SessionError::Observers | SessionError::Full => {
+            return refused.response(id);
+        }
+    };
+    error(id, code, message, Some(&refused.to_string()))
 }
 
 /// The session that a message names in `sessionId`, in exactly this spelling.
@@ -384,7 +471,7 @@ impl Router {
         let key = key.clone();
         let controller = bound.controller().and_then(|client| {
             let state = self.exchange.clients.get(client)?;
-            Some(state.describe("controller"))
+            Some(state.describe(client, Some("controller")))
         });
         let watching = format!(
             r#"{{"jsonrpc":"2.0","method":"{WATCHING}","params":{{"sessionId":{},"connectedClients":[{}]}}}}"#,

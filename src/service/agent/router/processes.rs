@@ -408,9 +408,8 @@ impl Router {
             request.call.class,
             &request.call.session,
             Envelope::parse(&failed("0")),
-        ) && let Some(bound) = self.sessions.get(session)
-        {
-            bound.show_turn_ended(session, &envelope, output);
+        ) {
+            self.sessions.show_turn_complete(session, &envelope, output);
         }
         request.answer(failed, output);
         Some(request)

@@ -134,6 +134,7 @@ impl Simulation {
             processes: 3,
             initialize_timeout: Some(INITIALIZE_TIMEOUT),
             approvals: Approvals::Owner,
+            history: 4 << 10,
             unknown_sessions: UnknownSessions::Allow,
             request_timeout: None,
             answer_timeout: None,

@@ -92,8 +92,10 @@ fn an_observer_sees_what_happens_and_controls_nothing() {
     observe(&mut sim, 2, &token);
     let attached = sim.client_received(2)["result"].clone();
     assert_eq!(attached["sessionId"], "s");
-    assert_eq!(attached["historyPolicy"], "pending_only");
-    let owner = json!({"name": "editor", "version": "2", "role": "controller"});
+    assert_eq!(attached["historyPolicy"], "full");
+    assert_eq!(attached["clientId"], client(2).to_string());
+    let id = client(1).to_string();
+    let owner = json!({"clientId": id, "name": "editor", "version": "2", "role": "controller"});
     assert_eq!(attached["connectedClients"], json!([owner]));
     sim.clear();
 
@@ -123,7 +125,9 @@ fn an_observer_sees_what_happens_and_controls_nothing() {
         (&json!("session/request_permission"), &Value::Null)
     );
     assert_eq!(seen[3]["params"]["toolCall"]["toolCallId"], "t1");
-    assert_eq!(seen[4]["method"], "_outrigger/turn_ended");
+    let complete = &seen[4]["params"]["update"];
+    assert_eq!(complete["sessionUpdate"], "turn_complete");
+    assert_eq!(complete["stopReason"], "end_turn");
     assert_eq!((seen.len(), received(&sim, 1).len()), (5, 3));
 
     // It controls nothing.
@@ -206,7 +210,7 @@ fn who_may_attach_to_a_session_in_each_state() {
                 "{state} {case}: {answer}"
             );
             assert!(
-                permitted || [-32010, -32002].contains(&code(&answer)),
+                permitted || [-32001, -32002].contains(&code(&answer)),
                 "{answer}"
             );
             assert!(sim.output.agent.is_empty(), "{state} {case}");
@@ -266,7 +270,7 @@ fn a_token_that_permits_observing_only_permits_nothing_else() {
     assert_eq!(resolved["chosenOptionId"], "yes");
     assert_eq!(
         resolved["resolvedBy"],
-        json!({"name": "editor", "version": "2"})
+        json!({"clientId": client(1).to_string(), "name": "editor", "version": "2"})
     );
 }
 
@@ -303,7 +307,8 @@ fn the_first_answer_to_a_permission_request_counts_and_the_others_are_told() {
         assert_eq!(told[0]["params"]["requestId"], id);
         let resolved = &told[1]["params"]["update"];
         assert_eq!(resolved["sessionUpdate"], "permission_resolved");
-        assert_eq!(resolved["resolvedBy"], json!({"name": "phone"}));
+        let by = json!({"clientId": client(2).to_string(), "name": "phone"});
+        assert_eq!(resolved["resolvedBy"], by);
         assert_eq!(told.len(), 2);
     }
     assert!(received(&sim, 2).is_empty());
@@ -402,7 +407,7 @@ fn observers_of_version_two_see_what_the_agent_sends() {
     sim.hello(3, &json!({"protocolVersion": 1}));
     sim.session(1, "s");
     sim.client_sends(3, &attach("3", &json!({})));
-    assert_eq!(code(&sim.client_received(3)), -32600, "another version");
+    assert_eq!(code(&sim.client_received(3)), -32003, "another version");
     sim.client_sends(2, &attach("3", &json!({})));
     sim.clear();
     let prompt = json!({"sessionId": "s", "prompt": [{"type": "text", "text": "hi"}]});
@@ -420,4 +425,139 @@ fn observers_of_version_two_see_what_the_agent_sends() {
         sim.client_received(2)["params"]["update"]["toolCallId"],
         "t2"
     );
+}
+
+/// The texts and kinds of the updates that a client got after the answer to `session/attach`.
+fn replayed(sim: &Simulation, number: u64) -> Vec<String> {
+    let updates = received(sim, number).into_iter().skip(1);
+    let shown = updates.map(|message| match &message["params"]["update"] {
+        Value::Null => message["method"].as_str().unwrap_or_default().to_owned(),
+        update if update["content"].is_null() => update["sessionUpdate"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned(),
+        update => update["content"]["text"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned(),
+    });
+    shown.collect()
+}
+
+/// The bug: a client that attached late saw nothing of the turn that was running.
+#[test]
+fn a_late_observer_gets_the_history_that_it_asks_for() {
+    let (mut sim, token) = live(Approvals::Owner);
+    sim.join_as(2, named("bob"));
+    let chunk = |text: &str, id: &str| {
+        let content = json!({"type": "text", "text": text});
+        let update =
+            json!({"sessionUpdate": "agent_message_chunk", "messageId": id, "content": content});
+        notification(
+            "session/update",
+            &json!({"sessionId": "s", "update": update}),
+        )
+    };
+    let prompt = json!({"sessionId": "s", "prompt": [{"type": "text", "text": "hi"}]});
+    sim.client_sends(1, &request("5", "session/prompt", &prompt));
+    let turn = sim.agent_received()["id"].clone();
+    sim.agent_sends(&chunk("one", "m1"));
+    sim.agent_sends(&chunk("two", "m1"));
+    sim.agent_sends(&chunk("three", "m2"));
+    sim.agent_sends(
+        &json!({"jsonrpc": "2.0", "id": turn, "result": {"stopReason": "end_turn"}}).to_string(),
+    );
+    sim.agent_sends(&permission("7"));
+    let ask = |sim: &mut Simulation, params: Value| {
+        sim.clear();
+        let mut params = params;
+        params["sessionId"] = json!("s");
+        params["_meta"] = json!({"outrigger": {"watchToken": token}});
+        sim.client_sends(2, &request("3", "session/attach", &params));
+        received(sim, 2)[0]["result"].clone()
+    };
+    let all = [
+        "hi",
+        "one",
+        "two",
+        "three",
+        "turn_complete",
+        "session/request_permission",
+    ];
+    let pending = |result: &Value| result["history"][0]["toolCallId"].clone();
+    for policy in [Value::Null, json!("full"), json!("other")] {
+        let result = ask(
+            &mut sim,
+            json!({"historyPolicy": policy, "clientId": "mine"}),
+        );
+        assert_eq!(result["historyPolicy"], "full");
+        assert_eq!(result["clientId"], "mine");
+        assert_eq!(pending(&result), "t1");
+        assert_eq!(replayed(&sim, 2), all);
+    }
+    let result = ask(&mut sim, json!({"historyPolicy": "pending_only"}));
+    assert_eq!(
+        (&result["historyPolicy"], pending(&result)),
+        (&json!("pending_only"), json!("t1"))
+    );
+    assert_eq!(replayed(&sim, 2), all[5..]);
+    let result = ask(&mut sim, json!({"historyPolicy": "none"}));
+    assert_eq!(
+        (&result["historyPolicy"], &result["history"]),
+        (&json!("none"), &Value::Null)
+    );
+    assert_eq!(replayed(&sim, 2), [""; 0]);
+    let after = |id: &str| json!({"historyPolicy": "after_message", "afterMessageId": id});
+    let result = ask(&mut sim, after("m1"));
+    assert_eq!(result["historyPolicy"], "after_message");
+    assert_eq!(replayed(&sim, 2), all[3..]);
+    let result = ask(&mut sim, after("gone"));
+    assert_eq!(result["historyPolicy"], "full");
+    assert_eq!(replayed(&sim, 2), all);
+}
+
+#[test]
+fn a_history_keeps_the_last_updates_within_its_limit() {
+    let (mut sim, token) = live(Approvals::Owner);
+    let update = |number: usize| {
+        let content = json!({"type": "text", "text": format!("{number:0100}")});
+        let update = json!({"sessionUpdate": "agent_message_chunk", "content": content});
+        notification(
+            "session/update",
+            &json!({"sessionId": "s", "update": update}),
+        )
+    };
+    let most = sim.router.limits().history;
+    for number in 0..1000 {
+        sim.agent_sends(&update(number));
+        assert!(sim.router.figures().history <= most);
+    }
+    sim.join_as(2, named("bob"));
+    sim.clear();
+    sim.client_sends(2, &attach("9", &json!({"watchToken": token})));
+    let result = received(&sim, 2)[0]["result"].clone();
+    assert_eq!(result["_meta"]["outrigger"]["historyCut"], true);
+    let shown = replayed(&sim, 2);
+    assert_eq!(shown.len(), most / update(0).len());
+    let first = 1000 - shown.len();
+    assert!(
+        (first..1000)
+            .map(|number| format!("{number:0100}"))
+            .eq(shown)
+    );
+    // One that is longer than the limit takes the place of all others.
+    let long = json!({"sessionId": "s", "update": {"sessionUpdate": "x".repeat(most)}});
+    sim.agent_sends(&notification("session/update", &long));
+    assert_eq!(sim.router.figures().history, 0);
+    // The agent is about to send everything again.
+    sim.agent_sends(&update(1));
+    assert!(sim.router.figures().history > 0);
+    sim.client_sends(1, &claim("8", "session/load", "s", None));
+    assert_eq!(sim.router.figures().history, 0);
+    sim.agent_answers(&json!({}));
+    sim.agent_sends(&update(1));
+    sim.disconnect(1);
+    sim.router
+        .handle_timeout(sim.now + GRACE * 2, &mut sim.output);
+    assert_eq!(sim.router.figures().history, 0);
 }

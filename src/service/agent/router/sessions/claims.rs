@@ -5,6 +5,7 @@ use super::turns::Activity;
 use super::{Claim, Session, SessionKey, SessionState, Sessions, Tokens};
 use crate::service::agent::router::clients::ClientState;
 use crate::service::agent::router::ended_sessions::SessionRecord;
+use crate::service::agent::router::history::History;
 use crate::service::agent::router::{Exchange, MAX_SESSION_ID, RouterOutput, remove};
 use crate::service::jsonrpc::Envelope;
 use crate::{ClientId, Principal};
@@ -95,6 +96,7 @@ impl Sessions {
             activity: Activity::default(),
             observers: Vec::new(),
             watch_token: "".into(),
+            history: History::default(),
         };
         let session = self.insert(id, session);
         if let Some(state) = exchange.clients.get_mut(client) {

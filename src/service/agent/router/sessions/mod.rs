@@ -46,6 +46,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::ended_sessions::{EndedSessions, SessionRecord};
+use super::history::{History, HistoryBudget};
 use super::processes::Processes;
 use super::requests::Requests;
 use super::{AbandonedRequest, Exchange, Router, RouterLimits, RouterOutput, Run, remove};
@@ -113,6 +114,7 @@ pub(super) struct Session {
     pub(super) observers: Vec<ClientId>,
     /// The secret that lets any client observe it.
     pub(super) watch_token: Box<str>,
+    pub(super) history: History,
 }
 
 #[derive(Debug, PartialEq)]
@@ -235,6 +237,7 @@ pub(super) struct Sessions {
     /// The keys of the sessions with the same id.
     keys: HashMap<Arc<str>, Vec<SessionKey>>,
     pub(super) ended: EndedSessions,
+    pub(super) history: HistoryBudget,
 }
 
 impl Sessions {
@@ -243,6 +246,10 @@ impl Sessions {
             table: IdMap::default(),
             keys: HashMap::new(),
             ended: EndedSessions::new(limits.ended_sessions, limits.processes),
+            history: HistoryBudget {
+                each: limits.history,
+                bytes: 0,
+            },
         }
     }
 
@@ -365,6 +372,7 @@ impl Sessions {
     }
 
     fn remove(&mut self, key: &SessionKey) -> Option<Session> {
+        self.forget_history(key);
         if let Some(keys) = self.keys.get_mut(&key.0) {
             remove(keys, key);
             if keys.is_empty() {
@@ -551,6 +559,7 @@ impl Sessions {
             activity: Activity::default(),
             observers: Vec::new(),
             watch_token: watch.into(),
+            history: History::default(),
         };
         self.insert(id, session)
     }
