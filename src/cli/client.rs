@@ -132,6 +132,7 @@ impl Settings {
             )
         })?;
         let mut connect = Connect::new(target)
+            .with_cookies()
             .with_timeout(client.connect_timeout)
             .with_proxies(proxies);
         if let Some(token) = &client.token {

@@ -579,3 +579,57 @@ fn a_server_that_has_taken_the_close_has_not_lost_the_client() {
     }
     caller.stop_and_expect_silence();
 }
+
+/// The bug: a client behind a load balancer came back to another server, because it did not return the cookie.
+#[test]
+fn cookies_of_the_server_are_returned_when_a_client_comes_back() {
+    let mut config = resumable();
+    config.affinity_cookie = Some("node=one".to_owned());
+    let server = TestServer::echo(config);
+    // A proxy that keeps the requests, and cuts the first connection behind the response to its first message.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let target = server.address;
+    let (heads, requests) = mpsc::channel();
+    std::thread::spawn(move || {
+        for (number, client) in listener.incoming().enumerate() {
+            let mut client = client.expect("a client");
+            let mut server = std::net::TcpStream::connect(target).expect("a server");
+            let mut head = vec![0; 4096];
+            let read = std::io::Read::read(&mut client, &mut head).expect("a request");
+            head.truncate(read);
+            std::io::Write::write_all(&mut server, &head).expect("the server reads");
+            let _ = heads.send(String::from_utf8_lossy(&head).into_owned());
+            let (mut from, mut to) = (
+                client.try_clone().expect("a clone"),
+                server.try_clone().expect("a clone"),
+            );
+            std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+            let mut bytes = [0; 4096];
+            let mut count = 0;
+            while let Ok(read) = std::io::Read::read(&mut server, &mut bytes)
+                && read > 0
+                && std::io::Write::write_all(&mut client, &bytes[..read]).is_ok()
+            {
+                count += read;
+                if number == 0 && count > 700 {
+                    break;
+                }
+            }
+            let _ = client.shutdown(std::net::Shutdown::Both);
+            let _ = server.shutdown(std::net::Shutdown::Both);
+        }
+    });
+    let connect = to(address).resumable().with_cookies();
+    let connect = connect.with_field("Cookie", "own=1").expect("a field");
+    let caller = Caller::start(connect, 500, false);
+    assert!(matches!(caller.outcome(), Heard::Opened(_, true)));
+    assert!(matches!(caller.outcome(), Heard::Cut));
+    let cookie = || {
+        let head = requests.recv_timeout(PATIENCE).expect("a request");
+        let line = head.lines().find_map(|line| line.strip_prefix("Cookie: "));
+        line.map(str::to_owned)
+    };
+    assert_eq!(cookie().as_deref(), Some("own=1"));
+    assert_eq!(cookie().as_deref(), Some("own=1; node=one"));
+}

@@ -67,6 +67,7 @@ fn handle_opened<S: Service>(
     let Some(outgoing) = client.and_then(|client| client.wire.outgoing()) else {
         return;
     };
+    outgoing.connect.keep_cookies(response);
     let target = outgoing.returning.as_ref().map(|one| one.target);
     let path = outgoing.connect.target().path().to_owned();
     let path = ctx.core.registry.share_path(&path);

@@ -2,6 +2,7 @@
 //! [`connecting`](super::connecting) opens them in the loop.
 
 mod answer;
+mod cookies;
 mod error;
 mod outgoing;
 mod proxies;
@@ -9,6 +10,7 @@ mod resolver;
 mod target;
 
 pub(super) use self::answer::handle_answer;
+use self::cookies::Cookies;
 pub use self::error::ConnectError;
 pub(super) use self::outgoing::{Failures, Outgoing, Phase, Returning};
 pub use self::proxies::Proxies;
@@ -17,13 +19,14 @@ pub(super) use self::target::Place;
 pub use self::target::{ParseTargetError, Target};
 
 use std::borrow::Cow;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use super::policy::Token;
 use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::{ClientTls, TlsStream};
-use crate::protocol::client::{HandshakeRequest, is_field, is_reserved};
+use crate::protocol::client::{HandshakeRequest, ResponseHead, is_field, is_reserved};
 
 /// When to try again after an attempt has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +86,8 @@ pub struct Connect {
     timeout: Duration,
     pub(super) retry: Option<Retry>,
     resumable: bool,
+    /// The cookies of the server. Clones share them.
+    cookies: Option<Arc<Mutex<Cookies>>>,
     proxies: Proxies,
     #[cfg(feature = "tls")]
     pub(super) tls: ClientTls,
@@ -104,6 +109,7 @@ impl Connect {
             timeout: Self::TIMEOUT,
             retry: None,
             resumable: false,
+            cookies: None,
             proxies: Proxies::default(),
             #[cfg(feature = "tls")]
             tls: ClientTls::default(),
@@ -170,6 +176,16 @@ impl Connect {
         }
     }
 
+    /// Keeps the cookies that the server sets when it accepts a connection, and returns them with each later one, also of clones of
+    /// these settings (RFC 6265). They lead to the same server behind a load balancer, for example. They are kept in memory only.
+    #[must_use]
+    pub fn with_cookies(self) -> Self {
+        Self {
+            cookies: Some(Arc::default()),
+            ..self
+        }
+    }
+
     /// Uses these HTTP proxies.
     #[must_use]
     pub fn with_proxies(self, proxies: Proxies) -> Self {
@@ -211,7 +227,19 @@ impl Connect {
         if let Some(resume) = resume {
             request = request.with_field("Outrigger-Resume", resume);
         }
-        for (name, value) in &self.fields {
+        let cookies = self.cookies.as_ref().and_then(|cookies| {
+            let cookies = cookies.lock().unwrap_or_else(PoisonError::into_inner);
+            cookies.field(&self.target, SystemTime::now())
+        });
+        // A request has only one Cookie field.
+        let is_cookie = |name: &str| name.eq_ignore_ascii_case("cookie");
+        let own = self.fields.iter().filter(|(name, _)| is_cookie(name));
+        let own = own.map(|(_, value)| value.clone());
+        let all: Vec<_> = own.chain(cookies).collect();
+        if !all.is_empty() {
+            request = request.with_field("Cookie", all.join("; "));
+        }
+        for (name, value) in self.fields.iter().filter(|(name, _)| !is_cookie(name)) {
             request = request.with_field(name, value);
         }
         request
@@ -219,6 +247,16 @@ impl Connect {
 }
 
 impl Connect {
+    /// Keeps the cookies that the server has set.
+    pub(super) fn keep_cookies(&self, response: &ResponseHead<'_>) {
+        if let Some(cookies) = &self.cookies {
+            let mut cookies = cookies.lock().unwrap_or_else(PoisonError::into_inner);
+            for field in response.values("set-cookie") {
+                cookies.set(field, &self.target, SystemTime::now());
+            }
+        }
+    }
+
     /// Whether to request a resumable connection.
     pub(super) fn is_resumable(&self) -> bool {
         self.resumable

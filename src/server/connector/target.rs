@@ -111,8 +111,7 @@ impl Target {
         }
     }
 
-    /// The name that the server's certificate must have.
-    #[cfg(feature = "tls")]
+    /// The name of the server: that which its certificate must have.
     pub(crate) fn server_name(&self) -> &str {
         match &self.place {
             Place::Tcp { host, .. } => host,
