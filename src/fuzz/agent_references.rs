@@ -98,6 +98,7 @@ pub(super) fn references(data: &[u8]) {
         protocol: AgentProtocol::JsonRpc,
         grace: None,
         processes: 1,
+        is_one_process: false,
         initialize_timeout: None,
         approvals: Approvals::Owner,
         history: 4 << 10,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::flags::shared::{
     FRAMING, INITIALIZE_TIMEOUT, ON_FAILURE, REQUEST_TIMEOUT, RESTART_LIMIT,
 };
-use super::super::flags::{Flag, Takes, put, samples};
+use super::super::flags::{Flag, Takes, put, samples, turn_on};
 use super::super::values::{choice, duration, number, size};
 use super::{Command, ProgramArg, Serves};
 use crate::service::agent::{
@@ -54,6 +54,9 @@ WebSockets, use '--mode per-client --protocol jsonrpc'.
     default_path: "/acp",
     idle_timeout: Some(Duration::from_secs(300)),
     check: |settings| match settings.agent.framing {
+        _ if settings.agent.one_process && settings.agent_per_client => {
+            Err("--one-process cannot be combined with --mode per-client".to_owned())
+        }
         Framing::Lines => Ok(()),
         Framing::ContentLength if settings.agent_per_client => Ok(()),
         Framing::ContentLength => {
@@ -138,6 +141,12 @@ const FLAGS: &[Flag] = &[
         set: |settings, value| put(&mut settings.agent.max_agents, number(value, 1..=64)),
         accepts: samples(&["1", "64"]),
         rejects: &["0", "65"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "one-process",
+        help: "one process of a shared agent for clients of every kind, with the version and the capabilities of the first client. Requests for which another client lacks the capability get the error -32601",
+        set: |settings, _| turn_on(&mut settings.agent.one_process),
         ..Flag::BASE
     },
     Flag {

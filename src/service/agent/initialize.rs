@@ -143,7 +143,7 @@ impl Initialize {
 }
 
 /// The kind of a client: clients of one kind share an agent process. It consists of the protocol version and the
-/// capabilities in the parameters of `initialize`, as JSON in a canonical form.
+/// capabilities in the parameters of `initialize`, as JSON in a canonical form. `transport` is not the agent's.
 pub(super) fn kind_of(envelope: &Envelope<'_>) -> Box<str> {
     let value = |name: &str| {
         let params = envelope.body.as_ref()?;
@@ -155,7 +155,11 @@ pub(super) fn kind_of(envelope: &Envelope<'_>) -> Box<str> {
     };
     let capabilities = |name: &str| {
         let capabilities = value(name).filter(|value| !value.is_null());
-        capabilities.unwrap_or_else(|| serde_json::json!({}))
+        let mut capabilities = capabilities.unwrap_or_else(|| serde_json::json!({}));
+        if let Some(members) = capabilities.as_object_mut() {
+            members.remove("transport");
+        }
+        capabilities
     };
     let kind = serde_json::json!([
         value("protocolVersion"),

@@ -119,6 +119,9 @@ pub struct AgentConfig {
     /// if their protocol version and capabilities are equal.
     /// If there are several principals, one of them can bring half of the kinds.
     pub max_agents: usize,
+    /// Whether one process of a shared ACP agent serves clients of every kind. It gets the `initialize` of the first client. Requests for
+    /// which another client lacks the capability are answered with an error in its place.
+    pub one_process: bool,
     /// How long a shared agent may take to answer `initialize`.
     pub initialize_timeout: Option<Duration>,
     /// Who may answer permission requests.
@@ -154,6 +157,7 @@ impl AgentConfig {
             grace: Some(Duration::from_secs(300)),
             restart_limit: RestartLimit::default(),
             max_agents: 4,
+            one_process: false,
             initialize_timeout: Some(Duration::from_secs(30)),
             approvals: Approvals::Owner,
             history: 256 << 10,

@@ -84,6 +84,7 @@ impl Agent {
             history: config.history,
             unknown_sessions: config.unknown_sessions,
             processes: config.max_agents.max(1),
+            is_one_process: config.one_process,
             initialize_timeout: config.initialize_timeout,
             request_timeout: config.request_timeout,
             answer_timeout: config.answer_timeout,

@@ -45,7 +45,11 @@ impl Router {
     ) -> Option<Result<usize, String>> {
         let state = self.exchange.clients.get(client)?;
         let (before, principal) = (state.process, state.principal.clone());
-        let kind = kind_of(envelope);
+        // If there is one process for all, they are of one kind.
+        let kind = match self.exchange.limits.is_one_process {
+            true => "all".into(),
+            false => kind_of(envelope),
+        };
         let is_of_kind = |process: &Process| process.kind.as_deref() == Some(&*kind);
         Some(match before {
             Some(index) if self.exchange.processes.get(index).is_some_and(is_of_kind) => Ok(index),

@@ -76,6 +76,8 @@ pub(crate) struct RouterLimits {
     pub(crate) history: usize,
     /// Agent processes.
     pub(crate) processes: usize,
+    /// Whether one process serves clients of every kind.
+    pub(crate) is_one_process: bool,
     /// How long the agent may take to answer `initialize`.
     pub(crate) initialize_timeout: Option<Duration>,
     /// How long the agent may take to answer a client's request, except `session/prompt` and `initialize`.

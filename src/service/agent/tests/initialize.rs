@@ -314,3 +314,54 @@ fn initialize_is_not_sent_without_end_to_an_agent_that_does_not_answer() {
     sim.agent_sends(&late.to_string());
     assert!(sim.output.clients.is_empty() && sim.output.agent.is_empty());
 }
+
+/// Some agents hold state that must not exist twice, and a second process takes memory.
+#[test]
+fn one_process_may_serve_clients_of_every_kind() {
+    let mut limits = Simulation::new().router.limits();
+    limits.is_one_process = true;
+    let mut sim = Simulation::with_limits(limits);
+    let can = |read: bool| json!({"fs": {"readTextFile": read}});
+    sim.connect(1);
+    sim.hello(
+        1,
+        &json!({"protocolVersion": 1, "clientCapabilities": can(true)}),
+    );
+    sim.connect(2);
+    sim.hello(2, &json!({"protocolVersion": 2, "capabilities": {}}));
+    assert_eq!(sim.client_received(2)["result"]["protocolVersion"], 1);
+    assert_eq!(sim.router.take_process_changes(), []);
+    for number in [1, 2] {
+        sim.session(number, &format!("s{number}"));
+        let read = json!({"sessionId": format!("s{number}"), "path": "/x"});
+        sim.clear();
+        sim.agent_sends(&request("5", "fs/read_text_file", &read));
+        if number == 1 {
+            assert_eq!(sim.client_received(1)["method"], "fs/read_text_file");
+        } else {
+            let refused = sim.agent_received();
+            assert_eq!(code(&refused), -32601);
+            assert_eq!(
+                refused["error"]["data"],
+                "the client has not announced this capability"
+            );
+        }
+    }
+    // The same client cannot initialize the connection with other capabilities, but that makes no difference here.
+    sim.client_sends(
+        2,
+        &request("9", "initialize", &json!({"protocolVersion": 1})),
+    );
+    assert_eq!(sim.client_received(2)["result"]["protocolVersion"], 1);
+}
+
+/// What a client says about its transport is not for the agent.
+#[test]
+fn the_transport_makes_no_other_kind_of_client() {
+    let mut sim = Simulation::with(1);
+    sim.connect(2);
+    let capabilities = json!({"fs": {"readTextFile": true}, "transport": {"resumable": {}}});
+    sim.hello(2, &json!({"clientCapabilities": capabilities}));
+    assert_eq!(sim.client_received(2)["result"]["protocolVersion"], 1);
+    assert_eq!(sim.router.take_process_changes(), []);
+}

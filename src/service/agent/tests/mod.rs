@@ -132,6 +132,7 @@ impl Simulation {
             protocol: AgentProtocol::Acp,
             grace: Some(GRACE),
             processes: 3,
+            is_one_process: false,
             initialize_timeout: Some(INITIALIZE_TIMEOUT),
             approvals: Approvals::Owner,
             history: 4 << 10,
