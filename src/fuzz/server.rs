@@ -104,12 +104,8 @@ fn operate(world: &mut World, operation: u8, argument: u8, plan: &mut &[u8]) {
         (3, Some(id)) => {
             // One of the letters that the service obeys.
             let mut frame = Vec::new();
-            write_frame(
-                true,
-                2,
-                &b"cobesmlpgrtxuvkVU"[usize::from(operation / 13) % 17..][..1],
-                &mut frame,
-            );
+            let letter = b"cobesmlpgrtxuvkVUKJ"[usize::from(operation / 13) % 19];
+            write_frame(true, 2, &[letter, argument], &mut frame);
             world.give(id, &frame.repeat(1 + usize::from(argument % 3)));
             world.event(id, true, false, false);
         }

@@ -230,7 +230,12 @@ pub(super) fn resume(
     let (accept, codec) = negotiate(ctx, id, accept, offer)?;
     // This connection is being read. When that ends, `Server::read_client` hands it over to the target (`Core::join`).
     ctx.core.with(id, |client, env| {
-        client.open_to_join(env, upgrade, &accept, codec, Join { target, received });
+        let join = Join {
+            target,
+            received,
+            was_client: false,
+        };
+        client.open_to_join(env, upgrade, &accept, codec, join);
         if notice {
             client.send_notice(env, &next, taken);
         }
@@ -301,7 +306,11 @@ impl Core {
             client.skip(skipped);
         }
         self.with(id, |client, _| {
-            client.wire.join_later(Join { target, received })
+            client.wire.join_later(Join {
+                target,
+                received,
+                was_client: true,
+            })
         });
         Ok(())
     }
@@ -309,10 +318,13 @@ impl Core {
     /// Hands the connection `id` to the client that comes back on it.
     /// Called right after the connection was read.
     pub(super) fn join(&mut self, id: ClientId, join: Join) {
-        let Join { target, received } = join;
-        let new = self.registry.get(id).filter(|new| new.is_known());
+        let Join {
+            target,
+            received,
+            was_client,
+        } = join;
+        let new = self.registry.get(id).filter(|_| was_client);
         if let Some(remote) = new.map(|new| new.wire.remote) {
-            // It was a client of its own until now.
             self.registry.uncount_client();
             self.env.addresses.remove_client(remote.ip());
         }

@@ -145,11 +145,6 @@ impl Client {
         self.flags.has(ClientFlag::MayResume)
     }
 
-    /// Whether the service knows the connection as a client of its own. False while it is opened to continue another client.
-    pub(super) fn is_known(&self) -> bool {
-        self.path.is_some()
-    }
-
     /// The path of the handshake. Empty before the upgrade.
     pub(super) fn path(&self) -> &str {
         self.path.as_ref().map_or("", |path| path)

@@ -82,7 +82,11 @@ fn handle_opened<S: Service>(
             ctx.core.with(id, |client, env| {
                 client.open_outgoing(env, path, agreement);
                 let received = received.unwrap_or_default();
-                client.wire.join_later(Join { target, received });
+                client.wire.join_later(Join {
+                    target,
+                    received,
+                    was_client: false,
+                });
             });
             ctx.core.with(target, |client, env| {
                 let messages_in = client.traffic.messages_in;
