@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::history::Entry;
 use super::sessions::{NewTokens, Receiver, Session, SessionKey, turn_ended};
 use super::{
     AbandonedRequest, AgentRequest, ClientRequest, Exchange, MAX_KEPT_REQUEST, MAX_SESSION_ID,
@@ -525,7 +526,7 @@ impl Router {
                         .pass_to_observers(&self.exchange, &key, text, &named, output);
                     // Who attaches later may not know of other sessions.
                     if method == "session/update" && named.others.is_empty() {
-                        self.sessions.remember(&key, text);
+                        self.sessions.remember(&key, Entry::Update, text);
                     }
                 }
                 let Some(to) = client else { return };

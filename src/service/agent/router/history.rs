@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use super::RouterOutput;
+use super::observers::{prompt_updates, turn_complete};
 use super::sessions::{SessionKey, Sessions};
 use crate::ClientId;
 use crate::service::jsonrpc::{Envelope, member};
@@ -11,12 +12,25 @@ use crate::service::jsonrpc::{Envelope, member};
 /// The bytes of the updates of all sessions that are kept.
 const MAX_ALL: usize = 64 << 20;
 
-/// The last updates of a session, as they were sent.
+/// What an entry of a history is. In version 1, the agent sends no updates for prompts and the end of turns, so observers get the
+/// router's. These are written when they are needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// An update, as it was sent.
+    Update,
+    /// The content of a prompt.
+    Prompt,
+    /// The response to a prompt.
+    TurnComplete,
+}
+
+/// The last updates of a session.
 #[derive(Debug, Default)]
 pub(super) struct History {
-    /// The updates, one behind the other.
+    /// The entries, one behind the other.
     text: VecDeque<u8>,
-    lengths: VecDeque<usize>,
+    /// What each entry is, and its length.
+    entries: VecDeque<(Entry, usize)>,
     /// Whether earlier updates are no longer kept.
     is_cut: bool,
 }
@@ -48,34 +62,34 @@ impl History {
         self.is_cut
     }
 
-    /// Adds an update, and drops the oldest ones if there are more than `most` bytes.
-    fn push(&mut self, update: &str, most: usize) {
-        while self.text.len() + update.len() > most
-            && let Some(length) = self.lengths.pop_front()
+    /// Adds an entry, and drops the oldest ones if there are more than `most` bytes.
+    fn push(&mut self, entry: Entry, text: &str, most: usize) {
+        while self.text.len() + text.len() > most
+            && let Some((_, length)) = self.entries.pop_front()
         {
             self.text.drain(..length);
             self.is_cut = true;
         }
-        if update.len() > most {
+        if text.len() > most {
             self.is_cut = true;
             return;
         }
-        self.text.extend(update.as_bytes());
-        self.lengths.push_back(update.len());
+        self.text.extend(text.as_bytes());
+        self.entries.push_back((entry, text.len()));
     }
 
-    /// The updates from a position on.
-    pub(super) fn updates(
+    /// The entries from a position on.
+    fn entries(
         &self,
         from: usize,
-    ) -> impl DoubleEndedIterator<Item = (usize, Cow<'_, str>)> {
+    ) -> impl DoubleEndedIterator<Item = (usize, Entry, Cow<'_, str>)> {
         let mut end = 0;
         let ranges: Vec<_> = self
-            .lengths
+            .entries
             .iter()
-            .map(|length| {
+            .map(|(entry, length)| {
                 end += length;
-                end - length..end
+                (*entry, end - length..end)
             })
             .collect();
         let (first, second) = self.text.as_slices();
@@ -90,13 +104,13 @@ impl History {
                     .into()
             }
         };
-        let updates = ranges.into_iter().enumerate().skip(from);
-        updates.map(move |(position, range)| {
+        let entries = ranges.into_iter().enumerate().skip(from);
+        entries.map(move |(position, (entry, range))| {
             let text = match bytes(range) {
                 Cow::Borrowed(bytes) => String::from_utf8_lossy(bytes),
                 Cow::Owned(bytes) => String::from_utf8_lossy(&bytes).into_owned().into(),
             };
-            (position, text)
+            (position, entry, text)
         })
     }
 
@@ -119,21 +133,22 @@ impl History {
 
     /// The position of the last update of a message. `id` is JSON.
     fn position_of(&self, id: &str) -> Option<usize> {
-        let mut updates = self.updates(0);
+        let mut entries = self.entries(0);
         let is_it = |update: &str| {
             let envelope = Envelope::parse(update).ok()?;
             let update = member(envelope.text, envelope.body.as_ref()?, "update")?;
             let message = member(envelope.text, &update, "messageId")?;
             Some(&envelope.text[message] == id)
         };
-        let found = updates.rfind(|(_, update)| is_it(update) == Some(true));
-        found.map(|(position, _)| position)
+        let found = entries
+            .rfind(|(_, entry, update)| *entry == Entry::Update && is_it(update) == Some(true));
+        found.map(|(position, ..)| position)
     }
 }
 
 impl Sessions {
-    /// Keeps an update of a session for clients that attach later.
-    pub(super) fn remember(&mut self, key: &SessionKey, update: &str) {
+    /// Keeps an entry of a session's history for clients that attach later.
+    pub(super) fn remember(&mut self, key: &SessionKey, entry: Entry, text: &str) {
         if self.history.each == 0 {
             return;
         }
@@ -141,7 +156,7 @@ impl Sessions {
         if let Some(session) = self.get_mut(key) {
             let before = session.history.text.len();
             let room = MAX_ALL.saturating_sub(bytes);
-            session.history.push(update, each.min(before + room));
+            session.history.push(entry, text, each.min(before + room));
             self.history.bytes = bytes + session.history.text.len() - before;
         }
     }
@@ -167,12 +182,24 @@ impl Sessions {
             HistoryPolicy::After(from) => from,
             HistoryPolicy::PendingOnly | HistoryPolicy::None => return,
         };
-        for (_, update) in self
-            .get(key)
+        let session = self.get(key);
+        let entries = session
             .into_iter()
-            .flat_map(|one| one.history.updates(from))
-        {
-            output.to_client(client, &[&update]);
+            .flat_map(|session| session.history.entries(from));
+        for (_, entry, text) in entries {
+            match entry {
+                Entry::Update => output.to_client(client, &[&text]),
+                Entry::Prompt => {
+                    for update in prompt_updates(key, &text) {
+                        output.to_client(client, &[&update]);
+                    }
+                }
+                Entry::TurnComplete => {
+                    if let Ok(response) = Envelope::parse(&text) {
+                        output.to_client(client, &[&turn_complete(key, &response)]);
+                    }
+                }
+            }
         }
     }
 }

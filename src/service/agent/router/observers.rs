@@ -7,10 +7,8 @@
 //! Viewers are observers that do nothing else, such as pages that connect with `?watch=SESSION`, also with a link. They send no
 //! messages, not even `initialize`.
 
-use std::ops::Range;
-
 use super::clients::ClientState;
-use super::history::HistoryPolicy;
+use super::history::{Entry, HistoryPolicy};
 use super::sessions::{Session, SessionError, SessionKey, Sessions};
 use super::{Exchange, Router, RouterOutput, remove};
 use crate::service::agent::named::Named;
@@ -255,69 +253,78 @@ impl Sessions {
     }
 }
 
-impl Sessions {
-    /// Sends an update of the router's own to the observers of a session, and keeps it for those who attach later.
-    fn show(&mut self, key: &SessionKey, update: &str, output: &mut impl RouterOutput) {
-        let text = format!(
-            r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{},"update":{update}}}}}"#,
-            quote(key)
-        );
-        if let Some(session) = self.get(key) {
-            session.tell_observers(&text, output);
-        }
-        self.remember(key, &text);
-    }
+/// An update of the router's own.
+fn own_update(session: &str, update: &str) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{},"update":{update}}}}}"#,
+        quote(session)
+    )
+}
 
-    /// Shows a prompt to the observers of a session, as updates with its content. In version 2, the agent does that. An update
-    /// has one block of content, so the number of blocks is limited. The last update says so.
+/// The updates that show the content of a prompt. An update has one block of content, so the number of blocks is limited. The last
+/// update says so.
+pub(super) fn prompt_updates(session: &str, blocks: &str) -> Vec<String> {
+    let mut updates = Vec::new();
+    let mut add = |content: &str| {
+        let update = format!(r#"{{"sessionUpdate":"user_message_chunk","content":{content}}}"#);
+        updates.push(own_update(session, &update));
+    };
+    let scanned = Skimmer::new(blocks).array_up_to(MAX_SHOWN_BLOCKS, |block| add(&blocks[block]));
+    if scanned == Ok(true) {
+        add(r#"{"type":"text","text":"[further blocks of the prompt are not shown]"}"#);
+    }
+    updates
+}
+
+/// The update that tells how a turn has ended: `response` answers its prompt.
+pub(super) fn turn_complete(session: &str, response: &Envelope<'_>) -> String {
+    let text = response.text;
+    let reason = response
+        .body
+        .as_ref()
+        .and_then(|result| member(text, result, "stopReason"));
+    let whole = 0..text.len();
+    let outcome = match (reason, member(text, &whole, "error")) {
+        (Some(reason), _) => format!(r#""stopReason":{}"#, &text[reason]),
+        (None, Some(failed)) => format!(r#""stopReason":"error","error":{}"#, &text[failed]),
+        (None, None) => r#""stopReason":null"#.to_owned(),
+    };
+    let kind = r#""sessionUpdate":"turn_complete","type":"turn_complete""#;
+    own_update(session, &format!("{{{kind},{outcome}}}"))
+}
+
+impl Sessions {
+    /// Shows a prompt to the observers of a session, and keeps it for those who attach later. In version 2, the agent's updates do
+    /// both.
     pub(super) fn show_prompt(
         &mut self,
         key: &SessionKey,
         prompt: &Envelope<'_>,
         output: &mut impl RouterOutput,
     ) {
-        let text = prompt.text;
         let Some(blocks) = &prompt.prompt else {
             return;
         };
-        let mut contents: Vec<Range<usize>> = Vec::new();
-        let mut blocks = Skimmer::at(text, blocks);
-        let Ok(has_more) = blocks.array_up_to(MAX_SHOWN_BLOCKS, |block| contents.push(block))
-        else {
-            return;
-        };
-        let update = |content: &str| {
-            format!(r#"{{"sessionUpdate":"user_message_chunk","content":{content}}}"#)
-        };
-        for content in contents {
-            self.show(key, &update(&text[content]), output);
+        let blocks = &prompt.text[blocks.clone()];
+        if let Some(session) = self.get(key).filter(|session| session.is_observed()) {
+            for update in prompt_updates(key, blocks) {
+                session.tell_observers(&update, output);
+            }
         }
-        if has_more {
-            let more = r#"{"type":"text","text":"[further blocks of the prompt are not shown]"}"#;
-            self.show(key, &update(more), output);
-        }
+        self.remember(key, Entry::Prompt, blocks);
     }
 
-    /// Tells the observers of a session that a turn has ended. In version 2, the agent does that.
+    /// Tells the observers of a session that a turn has ended, as [`Sessions::show_prompt`] does.
     pub(super) fn show_turn_complete(
         &mut self,
         key: &SessionKey,
         response: &Envelope<'_>,
         output: &mut impl RouterOutput,
     ) {
-        let text = response.text;
-        let reason = response
-            .body
-            .as_ref()
-            .and_then(|result| member(text, result, "stopReason"));
-        let whole = 0..text.len();
-        let outcome = match (reason, member(text, &whole, "error")) {
-            (Some(reason), _) => format!(r#""stopReason":{}"#, &text[reason]),
-            (None, Some(failed)) => format!(r#""stopReason":"error","error":{}"#, &text[failed]),
-            (None, None) => r#""stopReason":null"#.to_owned(),
-        };
-        let kind = r#""sessionUpdate":"turn_complete","type":"turn_complete""#;
-        self.show(key, &format!("{{{kind},{outcome}}}"), output);
+        if let Some(session) = self.get(key).filter(|session| session.is_observed()) {
+            session.tell_observers(&turn_complete(key, response), output);
+        }
+        self.remember(key, Entry::TurnComplete, response.text);
     }
 }
 
