@@ -714,7 +714,7 @@ impl Service for Agent {
     }
 
     fn held(&self) -> usize {
-        self.router.figures().history
+        self.router.figures().history + self.batches.held()
     }
 
     fn keeps_every_client(&self, _: ServiceId) -> bool {

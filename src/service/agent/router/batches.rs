@@ -13,7 +13,7 @@ use crate::service::jsonrpc::{
 };
 use crate::{ClientId, Time};
 
-/// The bytes of collected responses after which they are sent, although others are missing.
+/// The bytes of collected responses of all batches of a sender after which those of a batch are sent, although others are missing.
 const MAX_COLLECTED: usize = 1 << 20;
 
 /// Who has sent a batch.
@@ -69,6 +69,11 @@ impl Collected {
     }
 }
 
+/// The bytes of the responses of these batches.
+fn held(batches: &[Batch]) -> usize {
+    batches.iter().map(|batch| batch.responses.len()).sum()
+}
+
 /// The batches whose requests were not all answered.
 #[derive(Debug, Default)]
 pub(crate) struct Batches(HashMap<BatchSender, Vec<Batch>>);
@@ -111,8 +116,11 @@ impl Batches {
         if batch.waits.is_empty() {
             return Ok((messages, batch.take_array()));
         }
-        self.0.entry(sender).or_default().push(batch);
-        Ok((messages, None))
+        let batches = self.0.entry(sender).or_default();
+        let is_full = held(batches) + batch.responses.len() >= MAX_COLLECTED;
+        let array = if is_full { batch.take_array() } else { None };
+        batches.push(batch);
+        Ok((messages, array))
     }
 
     /// Collects a message to `receiver` if it is the response to a request of one of its batches.
@@ -136,9 +144,10 @@ impl Batches {
         batch.waits.swap_remove(at);
         batch.add(&response);
         let is_complete = batch.waits.is_empty();
-        if !is_complete && batch.responses.len() < MAX_COLLECTED {
+        if !is_complete && held(batches) < MAX_COLLECTED {
             return Collected::Kept;
         }
+        let batch = &mut batches[index];
         let array = batch.take_array().unwrap_or_default();
         if is_complete {
             batches.remove(index);
@@ -160,6 +169,11 @@ impl Batches {
             BatchSender::Client(client) => Some(*client),
             BatchSender::Process(_) => None,
         })
+    }
+
+    /// The bytes of the responses that wait for others.
+    pub(crate) fn held(&self) -> usize {
+        self.0.values().map(|batches| held(batches)).sum()
     }
 
     /// The number of batches whose requests were not all answered.

@@ -191,3 +191,24 @@ fn many_bytes_of_responses_do_not_wait_for_the_last_one() {
     // A second response to a request is another message.
     assert_eq!(sent(&short(2)), Some(short(2)));
 }
+
+/// The bug: each of many batches could hold back answers of up to 1 MiB, because one request of it was not answered.
+#[test]
+fn the_answers_that_wait_for_others_are_limited_for_all_batches_of_a_client() {
+    let mut limits = Simulation::new().router.limits();
+    limits.client_requests = 1024;
+    let mut sim = Simulation::with_limits(limits);
+    sim.connect_as(1, Principal::Named("p".into()));
+    sim.hello(1, &json!({"protocolVersion": 2}));
+    sim.session(1, "s");
+    sim.clear();
+    for number in 0..100 {
+        let mut messages = vec!["7".to_owned(); 999];
+        let mode = json!({"sessionId": "s"});
+        messages.push(request(&number.to_string(), "session/set_mode", &mode));
+        sim.client_sends(1, &batch(&messages));
+    }
+    let held = sim.output.batches.held();
+    assert!(held <= 2 << 20, "{held} bytes");
+    assert_eq!(sim.output.batches.len(), 100);
+}
