@@ -327,7 +327,8 @@ impl Router {
                     output,
                 )?;
                 if replays(envelope, method) {
-                    self.sessions.forget_history(&claimed.session);
+                    self.sessions
+                        .forget_history_for(upstream_id, &claimed.session);
                 }
                 Ok(Admitted {
                     class,

@@ -33,6 +33,8 @@ pub(super) struct History {
     entries: VecDeque<(Entry, usize)>,
     /// Whether earlier updates are no longer kept.
     is_cut: bool,
+    /// The claim for which earlier updates were forgotten, until the agent has sent them again.
+    forgotten_for: Option<u64>,
 }
 
 /// Which updates a client gets that attaches to a session: the `historyPolicy`.
@@ -59,7 +61,12 @@ impl HistoryPolicy {
 impl History {
     /// Whether earlier updates are no longer kept.
     pub(super) fn is_cut(&self) -> bool {
-        self.is_cut
+        self.is_cut || self.forgotten_for.is_some()
+    }
+
+    /// The agent has confirmed a claim. Before that, it has sent the updates again that were forgotten for the claim.
+    pub(super) fn handle_confirmed(&mut self, claim: u64) {
+        self.forgotten_for.take_if(|forgotten| *forgotten == claim);
     }
 
     /// Adds an entry, and drops the oldest ones if there are more than `most` bytes.
@@ -161,7 +168,18 @@ impl Sessions {
         }
     }
 
-    /// Forgets the updates of a session, because its agent is about to send them again.
+    /// Forgets the updates of a session, because its agent is about to send them again for a claim.
+    pub(super) fn forget_history_for(&mut self, claim: u64, key: &SessionKey) {
+        let session = self.get(key);
+        let forgotten =
+            session.is_some_and(|one| !one.history.entries.is_empty() || one.history.is_cut());
+        self.forget_history(key);
+        if let Some(session) = self.get_mut(key).filter(|_| forgotten) {
+            session.history.forgotten_for = Some(claim);
+        }
+    }
+
+    /// Forgets the updates of a session.
     pub(super) fn forget_history(&mut self, key: &SessionKey) {
         if let Some(session) = self.get_mut(key) {
             let history = std::mem::take(&mut session.history);

@@ -276,17 +276,26 @@ pub(super) fn prompt_updates(session: &str, blocks: &str) -> Vec<String> {
     updates
 }
 
-/// The update that tells how a turn has ended: `response` answers its prompt.
+/// The update that tells how a turn has ended: `response` answers its prompt. It has the reason, and the code and message of an error.
+/// The rest may name other sessions.
 pub(super) fn turn_complete(session: &str, response: &Envelope<'_>) -> String {
     let text = response.text;
     let reason = response
         .body
         .as_ref()
         .and_then(|result| member(text, result, "stopReason"));
+    let reason = reason.filter(|reason| text[reason.clone()].starts_with('"'));
     let whole = 0..text.len();
     let outcome = match (reason, member(text, &whole, "error")) {
         (Some(reason), _) => format!(r#""stopReason":{}"#, &text[reason]),
-        (None, Some(failed)) => format!(r#""stopReason":"error","error":{}"#, &text[failed]),
+        (None, Some(failed)) => {
+            let fields = ["code", "message"].into_iter().filter_map(|name| {
+                let value = &text[member(text, &failed, name)?];
+                (!value.starts_with(['{', '['])).then(|| format!(r#""{name}":{value}"#))
+            });
+            let fields: Vec<_> = fields.collect();
+            format!(r#""stopReason":"error","error":{{{}}}"#, fields.join(","))
+        }
         (None, None) => r#""stopReason":null"#.to_owned(),
     };
     let kind = r#""sessionUpdate":"turn_complete","type":"turn_complete""#;

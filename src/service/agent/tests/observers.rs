@@ -561,3 +561,49 @@ fn a_history_keeps_the_last_updates_within_its_limit() {
         .handle_timeout(sim.now + GRACE * 2, &mut sim.output);
     assert_eq!(sim.router.figures().history, 0);
 }
+
+/// The bug: the answer to a prompt may name other sessions of the client, and observers of one session were shown all of it.
+#[test]
+fn the_end_of_a_turn_shows_observers_no_other_session() {
+    let (mut sim, token) = live(Approvals::Owner);
+    sim.session(1, "secret");
+    sim.join_as(2, named("bob"));
+    sim.client_sends(2, &attach("3", &json!({"watchToken": token})));
+    for outcome in [
+        json!({"error": {"code": 1, "message": "no", "data": {"sessionId": "secret"}}}),
+        json!({"result": {"stopReason": {"sessionId": "secret"}}}),
+    ] {
+        let prompt = json!({"sessionId": "s", "prompt": []});
+        sim.client_sends(1, &request("5", "session/prompt", &prompt));
+        let mut answer = outcome;
+        answer["jsonrpc"] = json!("2.0");
+        answer["id"] = sim.agent_received()["id"].clone();
+        sim.clear();
+        sim.agent_sends(&answer.to_string());
+        let shown = received(&sim, 2);
+        assert_eq!(shown.len(), 1);
+        assert!(!shown[0].to_string().contains("secret"), "{}", shown[0]);
+    }
+}
+
+/// The bug: the history was forgotten although the agent refused to load the session, and nobody was told that it was gone.
+#[test]
+fn a_history_survives_a_refused_load_or_counts_as_cut() {
+    let (mut sim, token) = live(Approvals::Owner);
+    sim.agent_sends(&notification(
+        "session/update",
+        &json!({"sessionId": "s", "update": {"sessionUpdate": "agent_message_chunk"}}),
+    ));
+    sim.client_sends(1, &claim("9", "session/load", "s", None));
+    let load = sim.agent_received();
+    assert_eq!(load["method"], "session/load");
+    let refused =
+        json!({"jsonrpc": "2.0", "id": load["id"], "error": {"code": -1, "message": "no"}});
+    sim.agent_sends(&refused.to_string());
+    sim.join_as(2, named("bob"));
+    sim.clear();
+    sim.client_sends(2, &attach("3", &json!({"watchToken": token})));
+    let got = received(&sim, 2);
+    let is_cut = got[0]["result"]["_meta"]["outrigger"]["historyCut"] == true;
+    assert!(is_cut || got.len() > 1, "{got:?}");
+}

@@ -259,6 +259,7 @@ impl Sessions {
         let claim = bound
             .claim
             .take_if(|claim| claim.upstream_id == upstream_id)?;
+        bound.history.handle_confirmed(upstream_id);
         let state = exchange.clients.get_mut(claim.client)?;
         let tokens = match (bound.tokens.take(), claim.token) {
             // Only the use of the current token proves that the client has received it. Until then, the earlier token remains
