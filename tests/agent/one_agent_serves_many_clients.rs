@@ -701,3 +701,15 @@ fn a_request_that_is_no_handshake_learns_that_there_is_only_websocket() {
     }
     assert_eq!(call(address, "GET", "/health", None).0, 200);
 }
+
+/// The bug: the ids in a batch could be as long as the batch, and 1024 of them were kept.
+#[test]
+fn an_agent_of_one_client_gets_no_batch_with_a_long_id() {
+    let server = Program::start(&["agent", "--mode", "per-client", "--", "cat"]);
+    let mut client = Client::connect(server.address());
+    client.say(&json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 2}}));
+    client.hear();
+    let id = "x".repeat(2000);
+    client.say(&json!([{"jsonrpc": "2.0", "id": id, "method": "session/list"}]));
+    assert_eq!(client.wire.read_close().0, 1008);
+}

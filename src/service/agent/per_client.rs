@@ -363,9 +363,13 @@ impl Service for AgentPerClient {
             Err(EnvelopeError::Invalid { .. }) if agent.has_batches && is_array(text) => {
                 let messages = batch_messages(text, Skimmer::of_client(text));
                 for message in messages.unwrap_or_default() {
-                    if let Ok(envelope) = Envelope::parse(message) {
-                        agent.track(&envelope);
+                    let Ok(envelope) = Envelope::parse(message) else {
+                        continue;
+                    };
+                    if envelope.id().is_some_and(|id| id.len() > MAX_ID) {
+                        return ctx.close(client, CloseCode::POLICY, "Request id too long");
                     }
+                    agent.track(&envelope);
                 }
             }
             // Other protocols may have batches or an older version of JSON-RPC.
