@@ -270,7 +270,7 @@ impl Core {
     }
 
     /// Lets the client `target` continue on the connection of the client `id`, which is being read. It is sent the messages after the
-    /// first `received` ones, except those with the numbers `skipped`. The service must forget `id` at once: it is no client any more, and
+    /// first `received` ones, except those with the numbers `skipped`, in ascending order. The service must forget `id` at once: it is no client any more, and
     /// [`Service::disconnected`] is not called for it.
     pub(super) fn continue_on(
         &mut self,
@@ -302,9 +302,11 @@ impl Core {
             Err(WrongCount::TooFew) => return Err(ContinueError::TooFew),
             Err(WrongCount::TooMany) => return Err(ContinueError::TooMany),
         }
-        if let Some(client) = self.registry.get_mut(target) {
+        self.with(target, |client, env| {
             client.skip(skipped);
-        }
+            // What the service sends until then must fit beside what the client lacks.
+            client.confirm(env, received);
+        });
         self.with(id, |client, _| {
             client.wire.join_later(Join {
                 target,

@@ -347,3 +347,198 @@ fn only_clients_that_ask_get_cursors() {
         }
     }
 }
+
+/// Waits until the server knows that its only client was cut.
+fn wait_for_cut(address: SocketAddr) {
+    eventually("the client is detached", || {
+        let status = call(address, "GET", "/status", None).1;
+        status["detached_count"] == 1 || status["detached"] == 1
+    });
+}
+
+/// The bug: a `stream/resume` that had failed counted as a message of the client that began anew on its connection. When that
+/// came back, it was told that the server had one message more than it had.
+#[test]
+fn a_failed_resumption_is_not_among_the_received_messages() {
+    let server = agent(&[]);
+    let address = server.address();
+    let (wire, id) = connect(address, None);
+    let mut client = Client { wire, next_id: 100 };
+    for _ in 0..2 {
+        let answer = client.ask("stream/resume", json!({"cursor": "1"}));
+        assert_eq!(error_code(&answer), -32002);
+        client.hear();
+    }
+    let mut durable = Durable {
+        address,
+        client,
+        id,
+        cursor: String::new(),
+        seen: HashSet::new(),
+        sent: Vec::new(),
+    };
+    let capabilities = json!({"transport": {"resumable": {}}});
+    let params = json!({"protocolVersion": 1, "clientCapabilities": capabilities});
+    durable.ask("initialize", params);
+    durable.ask("session/list", json!({}));
+    let (result, _) = durable.come_back();
+    assert_eq!(
+        result["_meta"]["outrigger"]["received"],
+        durable.sent.len(),
+        "{result}"
+    );
+}
+
+/// The bug: each kept message was compared with each session that `stream/resume` named.
+#[test]
+fn many_positions_take_no_longer_than_one() {
+    let server = agent(&[]);
+    let address = server.address();
+    let mut durable = Durable::connect(address);
+    let session = durable.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
+    let session = session["sessionId"].as_str().expect("an id").to_owned();
+    let prompt = json!([{"type": "text", "text": "x ".repeat(15_000)}]);
+    durable.request(
+        "session/prompt",
+        json!({"sessionId": session, "prompt": prompt}),
+    );
+    durable.hear();
+    std::mem::replace(&mut durable.client.wire, Wire::open(address)).reset();
+    wait_for_cut(address);
+    eventually("the turn has ended", || {
+        let status = call(address, "GET", "/status", None).1;
+        status["clients"][0]["resume"]["kept_bytes"].as_u64() > Some(2 << 20)
+    });
+    for count in [0, 80_000] {
+        let (wire, _) = connect(address, Some(&durable.id));
+        let mut client = Client { wire, next_id: 0 };
+        let mut sessions: serde_json::Map<_, _> = (0..count)
+            .map(|number| {
+                (
+                    format!("{number:0width$}", width = session.len()),
+                    json!("3"),
+                )
+            })
+            .collect();
+        sessions.insert(session.clone(), json!("3"));
+        let began = std::time::Instant::now();
+        let cursors = json!({"connection": "1", "sessions": sessions});
+        client.request("stream/resume", json!({"cursors": cursors}));
+        // Everybody waits meanwhile.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        call(address, "GET", "/health", None);
+        let took = began.elapsed();
+        eprintln!("{count}: {took:?}");
+        assert!(took.as_millis() < 3000, "{count} sessions: {took:?}");
+        client.wire.reset();
+        wait_for_cut(address);
+    }
+}
+
+/// The bug: the states of the turns were added to messages that the client had received, and did not fit beside them.
+#[test]
+fn the_states_of_turns_fit_beside_what_the_client_has_received() {
+    let script = r#"
+n=0
+while read -r line; do
+  id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
+  case "$line" in
+    *'"initialize"'*) echo '{"jsonrpc":"2.0","id":'$id',"result":{"protocolVersion":2,"capabilities":{}}}' ;;
+    *session/new*) n=$((n+1)); echo '{"jsonrpc":"2.0","id":'$id',"result":{"sessionId":"s'$n'"}}' ;;
+    *session/prompt*)
+      for i in 1 2 3 4 5 6; do
+        echo '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":{"text":"'$(printf '%04000d' 0)'"}}}'
+      done
+      echo '{"jsonrpc":"2.0","id":'$id',"result":{}}' ;;
+  esac
+done"#;
+    let server = Program::start(&[
+        "agent",
+        "--resume-buffer",
+        "64KiB",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+    let address = server.address();
+    let (wire, id) = connect(address, None);
+    let mut client = Client { wire, next_id: 0 };
+    let capabilities = json!({"transport": {"resumable": {}}});
+    let params = json!({"protocolVersion": 2, "capabilities": capabilities, "info": {"name": "x", "version": "1"}});
+    client.ask("initialize", params);
+    for _ in 0..150 {
+        client.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
+    }
+    let answer = client.ask(
+        "session/prompt",
+        json!({"sessionId": "s1", "prompt": [{"type": "text", "text": "x"}]}),
+    );
+    let cursor = cursor_of(&answer).expect("a cursor").to_owned();
+    let (wire, _) = connect(address, Some(&id));
+    std::mem::replace(&mut client.wire, wire).reset();
+    let answer = client.ask("stream/resume", json!({"cursor": cursor}));
+    assert!(answer["result"].is_object(), "{answer}");
+    for _ in 0..150 {
+        assert!(client.hear()["params"]["update"]["state"].is_string());
+    }
+    client.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
+}
+
+/// Other connections cannot continue a client's, and those that can are one client together.
+#[test]
+fn who_may_continue_a_connection() {
+    let server = agent(&[]);
+    let address = server.address();
+    let mut durable = Durable::connect(address);
+    let session = durable.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
+    let resume = json!({"jsonrpc": "2.0", "id": "back", "method": "stream/resume", "params": {"cursor": durable.cursor, "connectionId": durable.id}});
+    // A client with a resume token, and a viewer.
+    let mut token = Client {
+        wire: Wire::connect(address, "/acp?resume=new"),
+        next_id: 0,
+    };
+    token.say(&resume);
+    assert_eq!(token.hear()["error"]["data"], "unknown_connection");
+    let watched = session["sessionId"].as_str().expect("an id");
+    let mut viewer = Client {
+        wire: Wire::connect(address, &format!("/acp?watch={watched}")),
+        next_id: 0,
+    };
+    viewer.say(&resume);
+    // An initialized one.
+    let mut other = Client::initialized(address);
+    other.say(&resume);
+    assert_eq!(error_code(&other.hear()), -32601);
+    token.wire.send_close(1000);
+    drop((viewer, other));
+    // Several at the same time, each with more input behind stream/resume.
+    let mut wires: Vec<_> = (0..20)
+        .map(|_| connect(address, Some(&durable.id)).0)
+        .collect();
+    for wire in &mut wires {
+        let list = json!({"jsonrpc": "2.0", "id": 77, "method": "session/list", "params": {}});
+        let both = [resume.to_string(), list.to_string()];
+        let frames: Vec<_> = both
+            .iter()
+            .flat_map(|text| crate::common::frame(true, TEXT, text.as_bytes()))
+            .collect();
+        wire.send(&frames);
+    }
+    eventually("one client is left", || {
+        call(address, "GET", "/status", None).1["client_count"] == 1
+    });
+    let mut last = Client {
+        wire: wires.pop().expect("a connection"),
+        next_id: 100,
+    };
+    let answer = last.hear();
+    assert_eq!(answer["id"], "back", "{answer}");
+    assert!(answer["result"].is_object());
+    last.ask("session/list", json!({}));
+    last.wire.send_close(1000);
+    eventually("no client is left", || {
+        let status = call(address, "GET", "/status", None).1;
+        status["client_count"] == 0 && status["agent"]["processes"][0]["clients"] == 0
+    });
+}

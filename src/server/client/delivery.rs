@@ -76,7 +76,7 @@ pub(crate) struct Delivery {
     pub(super) ended: Option<CloseReason>,
     /// Whether the client can no longer come back when its current connection ends.
     pub(super) is_final: bool,
-    /// The numbers of kept messages that are not sent again on the current connection.
+    /// The numbers of kept messages that are not sent again on the current connection, in ascending order.
     pub(super) skipped: Vec<u64>,
     /// The turn of the loop in which the client came back. Events of this turn belong to its earlier connection.
     pub(super) resumed_in: u64,
@@ -258,7 +258,11 @@ impl Delivery {
 
     /// Whether the next unsent message is not to be sent again.
     pub(super) fn skips_next(&self) -> bool {
-        !self.skipped.is_empty() && self.skipped.contains(&self.outbox.next_number())
+        !self.skipped.is_empty()
+            && self
+                .skipped
+                .binary_search(&self.outbox.next_number())
+                .is_ok()
     }
 
     /// The number of messages that were not confirmed.

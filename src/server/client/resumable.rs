@@ -293,7 +293,7 @@ impl Client {
     }
 
     /// Handles a PONG that confirms the first `count` messages.
-    pub(super) fn confirm(&mut self, env: &mut Env, count: u64) {
+    pub(crate) fn confirm(&mut self, env: &mut Env, count: u64) {
         self.release(env, |outbox| outbox.confirm(count));
         if let Some(delivery) = self.wire.delivery_mut() {
             delivery.end_allowance();

@@ -29,11 +29,19 @@ const CURSOR: &str = "acp/cursor";
 #[derive(Debug, Default)]
 pub(super) struct Durable {
     clients: HashMap<Box<str>, ClientId>,
-    connections: IdMap<ClientId, Box<str>>,
+    connections: IdMap<ClientId, Connection>,
     /// The id in the last 101 response. The server calls `connected` next.
     accepted: Box<str>,
-    /// The ids in the 101 responses to clients that have not initialized the connection.
-    newcomers: IdMap<ClientId, Box<str>>,
+    /// The clients that have not initialized the connection, with the ids in the 101 responses.
+    newcomers: IdMap<ClientId, Connection>,
+}
+
+/// What is known of a client's connection.
+#[derive(Debug)]
+struct Connection {
+    id: Box<str>,
+    /// How often `stream/resume` has failed on it. These messages do not count as received.
+    failures: u64,
 }
 
 /// What `stream/resume` asks for.
@@ -42,7 +50,7 @@ struct Positions {
     /// The number of the last message on the streams that are not in `sessions`.
     connection: Option<u64>,
     /// The sessions, each with the number of its last message.
-    sessions: Vec<(String, u64)>,
+    sessions: HashMap<String, u64>,
 }
 
 impl Positions {
@@ -53,7 +61,7 @@ impl Positions {
         let params = envelope.body.as_ref()?;
         let mut positions = Self {
             connection: None,
-            sessions: Vec::new(),
+            sessions: HashMap::new(),
         };
         let all = member(text, params, "cursor");
         let streams = member(text, params, "cursors");
@@ -68,7 +76,9 @@ impl Positions {
             let mut is_valid = true;
             let read = Skimmer::at(text, &sessions).object(|session, cursor| {
                 match number_of(&text[cursor]) {
-                    Some(number) => positions.sessions.push((session.into_owned(), number)),
+                    Some(number) => {
+                        positions.sessions.insert(session.into_owned(), number);
+                    }
                     None => is_valid = false,
                 }
             });
@@ -82,7 +92,7 @@ impl Positions {
 
     /// The number up to which the client has every message.
     fn received(&self) -> u64 {
-        let sessions = self.sessions.iter().map(|(_, number)| *number);
+        let sessions = self.sessions.values().copied();
         let least = sessions.chain(self.connection).min().unwrap_or_default();
         // A stream without a cursor begins with the first message.
         self.connection.map_or(0, |_| least)
@@ -100,8 +110,8 @@ impl Positions {
         let own = envelope
             .session
             .as_deref()
-            .and_then(|session| self.sessions.iter().find(|(name, _)| name == session));
-        let position = own.map(|(_, number)| *number).or(self.connection);
+            .and_then(|session| self.sessions.get(session));
+        let position = own.copied().or(self.connection);
         position.is_some_and(|position| number <= position)
     }
 }
@@ -169,13 +179,14 @@ impl Durable {
     /// A client has connected with the id that was accepted last.
     pub(super) fn handle_connected(&mut self, client: ClientId) {
         let id = std::mem::take(&mut self.accepted);
-        self.newcomers.insert(client, id);
+        self.newcomers
+            .insert(client, Connection { id, failures: 0 });
     }
 
     pub(super) fn handle_disconnected(&mut self, client: ClientId) {
         self.newcomers.remove(&client);
-        if let Some(id) = self.connections.remove(&client) {
-            self.clients.remove(&id);
+        if let Some(connection) = self.connections.remove(&client) {
+            self.clients.remove(&connection.id);
         }
     }
 
@@ -210,14 +221,22 @@ impl Durable {
         has_cursors: bool,
         other: impl FnOnce() -> String,
     ) {
-        let Some(mut id) = self.newcomers.remove(&client).filter(|_| has_cursors) else {
+        let newcomer = self.newcomers.remove(&client);
+        let Some(mut connection) = newcomer.filter(|_| has_cursors) else {
             return;
         };
-        if self.clients.contains_key(&id) {
-            id = other().into();
+        if self.clients.contains_key(&connection.id) {
+            connection.id = other().into();
         }
-        self.clients.insert(id.clone(), client);
-        self.connections.insert(client, id);
+        self.clients.insert(connection.id.clone(), client);
+        self.connections.insert(client, connection);
+    }
+
+    /// The number of messages from a client that gets cursors, without `stream/resume`.
+    pub(super) fn received(&self, ctx: &Context, client: ClientId) -> u64 {
+        let (received, _) = ctx.message_counts(client);
+        let connection = self.connections.get(&client);
+        received.saturating_sub(connection.map_or(0, |one| one.failures))
     }
 
     /// Whether a client is sent cursors.
@@ -227,7 +246,7 @@ impl Durable {
 
     /// What `initialize` announces to a client, besides its connection id. `None` if it gets no cursors.
     pub(super) fn announcement(&self, ctx: &Context, client: ClientId) -> Option<Announcement> {
-        let id = self.connections.get(&client)?;
+        let id = &self.connections.get(&client)?.id;
         let config = ctx.config();
         let grace = config.resume.unwrap_or_default().grace.as_secs();
         let interval = config.timeouts.ping_interval;
@@ -249,28 +268,45 @@ impl Durable {
         client: ClientId,
         text: &str,
     ) -> Result<ClientId, ResumeFailure> {
+        let resumed = self.try_resume(ctx, client, text);
+        match self.newcomers.get_mut(&client) {
+            Some(newcomer) if resumed.is_err() => newcomer.failures += 1,
+            _ => _ = self.newcomers.remove(&client),
+        }
+        resumed
+    }
+
+    fn try_resume(
+        &self,
+        ctx: &mut Context,
+        client: ClientId,
+        text: &str,
+    ) -> Result<ClientId, ResumeFailure> {
         let envelope = Envelope::parse_client(text).map_err(|_| ResumeFailure::InvalidCursor)?;
         let named = envelope
             .body
             .as_ref()
             .and_then(|params| member(text, params, "connectionId"))
             .and_then(|id| text[id].strip_prefix('"')?.strip_suffix('"'));
-        let id = named.or(self.newcomers.get(&client).map(|id| &**id));
+        let id = named.or(self.newcomers.get(&client).map(|one| &*one.id));
         let target = id.and_then(|id| self.clients.get(id)).copied();
         let target = target.ok_or(ResumeFailure::UnknownConnection)?;
         let positions = Positions::read(&envelope).ok_or(ResumeFailure::InvalidCursor)?;
         let received = positions.received();
         let mut skipped = Vec::new();
         if !positions.sessions.is_empty() {
+            let mut scanned = 0;
             let kept = ctx.kept_after(target, received);
             let had = kept.filter(|(number, message)| {
+                scanned += message.as_bytes().len();
                 let text = std::str::from_utf8(message.as_bytes());
                 text.is_ok_and(|text| positions.have(*number, text))
             });
             skipped = had.map(|(number, _)| number).collect();
+            // Each of them is parsed.
+            ctx.spend(scanned / 512);
         }
         ctx.continue_on(client, target, received, skipped)?;
-        self.newcomers.remove(&client);
         Ok(target)
     }
 }
@@ -486,6 +522,11 @@ mod tests {
         }
         let failed = error("1", code::INTERNAL, "no", None);
         assert_eq!(announcement.add_to(&failed), failed);
+        for result in ["null", "5", "[]", "\"x\"", "{}", " { } "] {
+            let response = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);
+            let added = announcement.add_to(&response);
+            assert!(Envelope::parse(&added).is_ok(), "{added}");
+        }
     }
 
     #[test]

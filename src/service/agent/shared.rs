@@ -406,7 +406,7 @@ impl Agent {
             router.handle_disconnected(now, client, output);
             turns = router.report_turns(target, output);
         });
-        let (received, _) = ctx.message_counts(target);
+        let received = self.durable.received(ctx, target);
         if let Some(response) = durable::resumed(text, received, turns.as_deref()) {
             ctx.send(client, Message::Text(&response));
         }
