@@ -8,6 +8,7 @@ use crate::common::agent::{Client, error_code, example_agent};
 use crate::common::program::Program;
 use crate::common::traces::eventually;
 use crate::common::{PING, PONG, TEXT, Wire, call, request};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 fn agent(options: &[&str]) -> Program {
@@ -541,4 +542,82 @@ fn who_may_continue_a_connection() {
         let status = call(address, "GET", "/status", None).1;
         status["client_count"] == 0 && status["agent"]["processes"][0]["clients"] == 0
     });
+}
+
+/// The bug: the newcomer needed a place, and got that of the client as which it came back.
+#[test]
+#[ignore = "not yet"]
+fn a_full_server_has_a_place_for_a_client_that_comes_back() {
+    let server = agent(&["--max-clients", "1"]);
+    let address = server.address();
+    let mut durable = Durable::connect(address);
+    durable.ask("session/list", json!({}));
+    let (wire, _) = (Wire::open(address), ());
+    std::mem::replace(&mut durable.client.wire, wire).reset();
+    wait_for_cut(address);
+    durable.come_back();
+    durable.ask("session/list", json!({}));
+    // The old connection seems alive.
+    let (_, _old) = durable.come_back();
+    durable.ask("session/list", json!({}));
+}
+
+/// A session that has long been idle lacks nothing, so its old cursor has not expired.
+#[test]
+#[ignore = "not yet"]
+fn the_cursor_of_an_idle_session_does_not_expire() {
+    let server = agent(&["--resume-buffer", "64KiB"]);
+    let address = server.address();
+    let mut durable = Durable::connect(address);
+    let connection = durable.cursor.clone();
+    let mut sessions = Vec::new();
+    for _ in 0..2 {
+        let created = durable.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
+        sessions.push(created["sessionId"].as_str().expect("an id").to_owned());
+    }
+    let idle = durable.cursor.clone();
+    for _ in 0..40 {
+        let prompt = json!([{"type": "text", "text": "x".repeat(4000)}]);
+        durable.ask(
+            "session/prompt",
+            json!({"sessionId": sessions[0], "prompt": prompt}),
+        );
+    }
+    let (wire, _) = connect(address, Some(&durable.id));
+    drop(std::mem::replace(&mut durable.client.wire, wire));
+    let cursors = json!({
+        "connection": connection,
+        "sessions": {&sessions[0]: durable.cursor, &sessions[1]: idle},
+    });
+    let answer = durable
+        .client
+        .ask("stream/resume", json!({"cursors": cursors}));
+    assert!(answer["result"].is_object(), "{answer}");
+}
+
+/// The bug: a server that was being stopped refused clients that came back, and waited for them until its time ran out.
+#[test]
+#[ignore = "not yet"]
+fn a_client_may_come_back_while_the_server_is_stopped() {
+    let mut server = agent(&["--drain-timeout", "8s"]);
+    let address = server.address();
+    let mut durable = Durable::connect(address);
+    let session = durable.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
+    let session = session["sessionId"].clone();
+    let prompt = json!([{"type": "text", "text": "permission"}]);
+    durable.request(
+        "session/prompt",
+        json!({"sessionId": session, "prompt": prompt}),
+    );
+    let asked = durable.hear();
+    server.signal(Signal::TERM);
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    durable.come_back();
+    durable
+        .client
+        .say(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"content": "x"}}));
+    durable.hear();
+    let answer = durable.hear();
+    assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+    server.wait();
 }
