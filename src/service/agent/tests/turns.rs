@@ -432,3 +432,18 @@ fn the_state_of_each_turn_is_reported() {
     let running = state("t", r#"{"state":"running","promptRequestId":"p"}"#);
     assert_eq!(turns, [idle, running]);
 }
+
+/// The bug: a client that had taken a session over was told that its turn was over.
+#[test]
+fn an_adopted_turn_is_reported_as_running() {
+    let mut sim = two_of_ada();
+    sim.client_sends(
+        1,
+        &request("7", "session/prompt", &json!({"sessionId": "s"})),
+    );
+    sim.client_sends(2, &take("3"));
+    sim.agent_answers(&json!({}));
+    let turns = sim.router.report_turns(client(2), &mut sim.output);
+    let running = r#"{"state":"running"}"#.to_owned();
+    assert_eq!(turns, Some(vec![("s".to_owned(), running)]));
+}

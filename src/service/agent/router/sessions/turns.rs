@@ -152,17 +152,19 @@ impl Router {
             let ids = requests.ids_for(state, key);
             let mut prompts = ids.into_iter().filter_map(|id| {
                 let request = requests.of_clients.get(id)?;
-                let is_prompt = request.call.class == RequestClass::Prompt;
-                request.sender_ids.as_ref().filter(|_| is_prompt)
+                (request.call.class == RequestClass::Prompt).then_some(request)
             });
             match prompts.next() {
-                Some(ids) => {
+                Some(prompt) => {
                     let state = if is_asked(key) {
                         "requires_action"
                     } else {
                         "running"
                     };
-                    format!(r#"{{"state":"{state}","promptRequestId":{}}}"#, ids.id)
+                    // A turn that another client began has no request of this client.
+                    let id = prompt.sender_ids.as_ref();
+                    let id = id.map(|ids| format!(r#","promptRequestId":{}"#, ids.id));
+                    format!(r#"{{"state":"{state}"{}}}"#, id.unwrap_or_default())
                 }
                 None => r#"{"state":"idle"}"#.to_owned(),
             }
