@@ -94,3 +94,20 @@ fn a_slow_observer_is_dropped_alone() {
     let prompt = client.prompt(&session, "still here");
     assert_eq!(client.answer_to(prompt)["result"]["stopReason"], "end_turn");
 }
+
+/// The bug: what was kept for observers took the memory for clients, and new ones were refused as long as the sessions lasted.
+#[test]
+fn histories_do_not_keep_clients_out() {
+    let server = Program::start(&["agent", "--memory", "4MiB", "--", &example_agent()]);
+    let address = server.address();
+    let mut client = Client::initialized(address);
+    for _ in 0..30 {
+        let created = client.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
+        let session = created["result"]["sessionId"].as_str().expect("an id");
+        let prompt = client.prompt(session, &"x".repeat(100_000));
+        client.answer_to(prompt);
+    }
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    client.ask("session/list", json!({}));
+    Client::initialized(address);
+}

@@ -566,6 +566,9 @@ impl RouterOutput for ContextOutput<'_> {
 
 impl Service for Agent {
     fn started(&mut self, ctx: &mut Context) {
+        if let Some(memory) = ctx.config().memory {
+            self.router.limit_histories(memory);
+        }
         self.start(ctx, 0);
     }
 

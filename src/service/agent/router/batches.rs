@@ -80,7 +80,7 @@ pub(crate) struct Batches(HashMap<BatchSender, Vec<Batch>>);
 
 impl Batches {
     /// Takes a batch apart. Returns its valid messages, and the array to answer with at once, which has the errors for the others if
-    /// no response is awaited.
+    /// no response is awaited, or if too much waits already.
     ///
     /// # Errors
     ///

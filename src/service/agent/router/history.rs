@@ -3,14 +3,15 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use super::RouterOutput;
 use super::observers::{prompt_updates, turn_complete};
 use super::sessions::{SessionKey, Sessions};
+use super::{Router, RouterOutput};
 use crate::ClientId;
 use crate::service::jsonrpc::{Envelope, member};
 
-/// The bytes of the updates of all sessions that are kept.
-const MAX_ALL: usize = 64 << 20;
+/// The bytes of the updates of all sessions that are kept, and the part of the memory for clients that they may take.
+pub(super) const MAX_ALL: usize = 64 << 20;
+const MAX_SHARE: usize = 16;
 
 /// What an entry of a history is. In version 1, the agent sends no updates for prompts and the end of turns, so observers get the
 /// router's. These are written when they are needed.
@@ -159,10 +160,10 @@ impl Sessions {
         if self.history.each == 0 {
             return;
         }
-        let HistoryBudget { each, bytes } = self.history;
+        let HistoryBudget { each, all, bytes } = self.history;
         if let Some(session) = self.get_mut(key) {
             let before = session.history.text.len();
-            let room = MAX_ALL.saturating_sub(bytes);
+            let room = all.saturating_sub(bytes);
             session.history.push(entry, text, each.min(before + room));
             self.history.bytes = bytes + session.history.text.len() - before;
         }
@@ -227,6 +228,15 @@ impl Sessions {
 pub(super) struct HistoryBudget {
     /// The bytes that are kept for each session.
     pub(super) each: usize,
+    /// The bytes that may be kept for all sessions.
+    pub(super) all: usize,
     /// The bytes that are kept for all sessions.
     pub(super) bytes: usize,
+}
+
+impl Router {
+    /// Limits the histories to a part of the memory that may be held for clients, which they would keep out otherwise.
+    pub(crate) fn limit_histories(&mut self, memory: usize) {
+        self.sessions.history.all = MAX_ALL.min(memory / MAX_SHARE);
+    }
 }

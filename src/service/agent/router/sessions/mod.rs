@@ -46,7 +46,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::ended_sessions::{EndedSessions, SessionRecord};
-use super::history::{History, HistoryBudget};
+use super::history::{History, HistoryBudget, MAX_ALL};
 use super::processes::Processes;
 use super::requests::Requests;
 use super::{AbandonedRequest, Exchange, Router, RouterLimits, RouterOutput, Run, remove};
@@ -248,6 +248,7 @@ impl Sessions {
             ended: EndedSessions::new(limits.ended_sessions, limits.processes),
             history: HistoryBudget {
                 each: limits.history,
+                all: MAX_ALL,
                 bytes: 0,
             },
         }
