@@ -97,6 +97,10 @@ fn a_slow_observer_is_dropped_alone() {
 
 /// The bug: what was kept for observers took the memory for clients, and new ones were refused as long as the sessions lasted.
 #[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the server measures once a second"
+)]
 fn histories_do_not_keep_clients_out() {
     let server = Program::start(&["agent", "--memory", "4MiB", "--", &example_agent()]);
     let address = server.address();

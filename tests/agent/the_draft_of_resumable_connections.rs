@@ -424,12 +424,8 @@ fn many_positions_take_no_longer_than_one() {
         sessions.insert(session.clone(), json!("3"));
         let began = std::time::Instant::now();
         let cursors = json!({"connection": "1", "sessions": sessions});
-        client.request("stream/resume", json!({"cursors": cursors}));
-        // Everybody waits meanwhile.
-        std::thread::sleep(std::time::Duration::from_millis(200));
-        call(address, "GET", "/health", None);
+        client.ask("stream/resume", json!({"cursors": cursors}));
         let took = began.elapsed();
-        eprintln!("{count}: {took:?}");
         assert!(took.as_millis() < 3000, "{count} sessions: {took:?}");
         client.wire.reset();
         wait_for_cut(address);
@@ -598,6 +594,10 @@ fn the_cursor_of_an_idle_session_does_not_expire() {
 /// The bug: a server that was being stopped refused clients that came back, and waited for them until its time ran out.
 #[test]
 #[ignore = "not yet"]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "nothing shows that draining has begun"
+)]
 fn a_client_may_come_back_while_the_server_is_stopped() {
     let mut server = agent(&["--drain-timeout", "8s"]);
     let address = server.address();
