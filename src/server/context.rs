@@ -315,6 +315,11 @@ impl Context {
         delivery.map_or(0, Delivery::unconfirmed_count)
     }
 
+    /// Whether there are more clients than the settings permit.
+    pub(crate) fn has_too_many_clients(&self) -> bool {
+        self.core.registry.client_count() > self.core.env.config.max_clients
+    }
+
     /// Makes a client resumable that has connected without asking for it, if the server and the route permit that. `retained` is the
     /// number of messages that are kept although the client has confirmed them, as far as half of
     /// [`ResumeConfig::buffer`](crate::ResumeConfig::buffer) permits. Returns whether the client is resumable.

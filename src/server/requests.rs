@@ -99,6 +99,9 @@ fn route<S: Service>(
     }
     ctx.core.assign_account(id);
     ctx.core.check_link(id, request)?;
+    let continues = route
+        .continues
+        .is_some_and(|target| ctx.core.may_continue(id, target, request.path()));
     let route = if request.is_preflight() {
         // The server keeps no memory for a peer without a token.
         request.expect_no_body()?;
@@ -107,7 +110,7 @@ fn route<S: Service>(
         let needed = admin::check(request)?;
         ctx.core.check_scope(id, needed)?;
         route
-    } else if !is_served && !resumption::is_return(request) {
+    } else if !is_served && !continues && !resumption::is_return(request) {
         return Err(Rejection::unavailable("stopping").because("stopping"));
     } else {
         ctx.core.check_scope(id, route.scope)?;
@@ -123,14 +126,14 @@ fn route<S: Service>(
             is_resumable,
             hint,
             ..
-        } => upgrade(ctx, service, id, request, is_resumable).map_err(|rejection| {
-            match (rejection.status, hint) {
+        } => upgrade(ctx, service, id, request, is_resumable, continues).map_err(
+            |rejection| match (rejection.status, hint) {
                 (StatusCode::METHOD_NOT_ALLOWED | StatusCode::UPGRADE_REQUIRED, Some(hint)) => {
                     rejection.detail(hint)
                 }
                 _ => rejection,
-            }
-        }),
+            },
+        ),
         Route { max_body, .. } => begin_call(ctx, service, id, request, head, max_body),
     }
 }
@@ -244,8 +247,13 @@ fn admit<S: Service>(
     id: ClientId,
     request: &Request<'_>,
     upgrade: &Upgrade<'_>,
+    continues: bool,
 ) -> Result<Accept, Rejection> {
-    let leaver = ctx.core.find_room(id)?;
+    let leaver = if continues {
+        None
+    } else {
+        ctx.core.find_room(id)?
+    };
     ctx.core.check_link_clients(id)?;
     let accept = service.accept(ctx, request)?;
     if let Some(leaver) = leaver {
@@ -265,6 +273,7 @@ fn upgrade<S: Service>(
     id: ClientId,
     request: &Request<'_>,
     is_resumable: bool,
+    continues: bool,
 ) -> Result<(), Rejection> {
     let is_offered = ctx.config().resume.is_some() && is_resumable;
     let asked = resumption::read(request, is_offered, ctx.config().node.as_deref())?;
@@ -296,7 +305,7 @@ fn upgrade<S: Service>(
         Some(Ask::New { notice }) => Some(notice),
         None => None,
     };
-    let mut accept = admit(ctx, service, id, request, &upgrade)?;
+    let mut accept = admit(ctx, service, id, request, &upgrade, continues)?;
     let token = notice.map(|_| ResumeToken::generate(id, ctx.config().node.as_deref()));
     let lasting = accept.clone();
     if let Some(token) = &token {
@@ -330,7 +339,7 @@ fn upgrade<S: Service>(
         trace = trace
     );
     service.connected(ctx, id, request);
-    if ctx.is_stopping() {
+    if ctx.is_stopping() && !continues {
         ctx.core
             .with(id, |client, env| client.close(env, CloseReason::shutdown()));
     }

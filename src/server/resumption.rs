@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use super::client::{Client, Join, WrongCount};
+use super::client::{Join, WrongCount};
 use super::context::Context;
 use super::core::Core;
 use super::event_loop::Server;
@@ -269,6 +269,23 @@ impl Core {
         client.wire.is_resumable()
     }
 
+    /// Whether the client `target` may continue on the connection `id`, which presents itself with this path.
+    pub(super) fn may_continue(&self, id: ClientId, target: ClientId, path: &str) -> bool {
+        let client = self.registry.get(target);
+        client.is_some_and(|client| {
+            client.id != id
+                && client.service_id == self.service_id
+                && client.path() == path
+                && client.may_return()
+                && client
+                    .wire
+                    .delivery()
+                    .is_some_and(|one| one.upstream().is_none())
+                && self.principal(target) == self.principal(id)
+                && self.scope(id) >= self.scope(target)
+        })
+    }
+
     /// Lets the client `target` continue on the connection of the client `id`, which is being read. It is sent the messages after the
     /// first `received` ones, except those with the numbers `skipped`, in ascending order. The service must forget `id` at once: it is no client any more, and
     /// [`Service::disconnected`] is not called for it.
@@ -279,22 +296,12 @@ impl Core {
         received: u64,
         skipped: Vec<u64>,
     ) -> Result<(), ContinueError> {
-        let may_join = |client: &&Client| {
-            client.id != id
-                && client.service_id == self.service_id
-                && client.may_return()
-                && client
-                    .wire
-                    .delivery()
-                    .is_some_and(|one| one.upstream().is_none())
-                && self.own_ref(id).is_some_and(|new| {
-                    let is_plain = !new.wire.is_resumable() && new.wire.memberships().is_none();
-                    new.path() == client.path() && new.wire.is_connected() && is_plain
-                })
-                && self.principal(target) == self.principal(id)
-                && self.scope(id) >= self.scope(target)
-        };
-        let client = self.own_ref(target).filter(may_join);
+        let new = self.own_ref(id).filter(|new| {
+            let is_plain = !new.wire.is_resumable() && new.wire.memberships().is_none();
+            new.wire.is_connected() && is_plain
+        });
+        let may_join = new.is_some_and(|new| self.may_continue(id, target, new.path()));
+        let client = self.own_ref(target).filter(|_| may_join);
         let client = client.ok_or(ContinueError::Unknown)?;
         let delivery = client.wire.delivery().ok_or(ContinueError::Unknown)?;
         match delivery.check_received(received, client.traffic.messages_out) {

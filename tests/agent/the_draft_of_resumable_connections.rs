@@ -542,7 +542,6 @@ fn who_may_continue_a_connection() {
 
 /// The bug: the newcomer needed a place, and got that of the client as which it came back.
 #[test]
-#[ignore = "not yet"]
 fn a_full_server_has_a_place_for_a_client_that_comes_back() {
     let server = agent(&["--max-clients", "1"]);
     let address = server.address();
@@ -558,9 +557,8 @@ fn a_full_server_has_a_place_for_a_client_that_comes_back() {
     durable.ask("session/list", json!({}));
 }
 
-/// A session that has long been idle lacks nothing, so its old cursor has not expired.
+/// A session that has long been idle lacks nothing. The client says so with `cursor`, and its old cursor has not expired.
 #[test]
-#[ignore = "not yet"]
 fn the_cursor_of_an_idle_session_does_not_expire() {
     let server = agent(&["--resume-buffer", "64KiB"]);
     let address = server.address();
@@ -585,15 +583,15 @@ fn the_cursor_of_an_idle_session_does_not_expire() {
         "connection": connection,
         "sessions": {&sessions[0]: durable.cursor, &sessions[1]: idle},
     });
-    let answer = durable
-        .client
-        .ask("stream/resume", json!({"cursors": cursors}));
+    let answer = durable.client.ask(
+        "stream/resume",
+        json!({"cursor": durable.cursor, "cursors": cursors}),
+    );
     assert!(answer["result"].is_object(), "{answer}");
 }
 
 /// The bug: a server that was being stopped refused clients that came back, and waited for them until its time ran out.
 #[test]
-#[ignore = "not yet"]
 #[expect(
     clippy::disallowed_methods,
     reason = "nothing shows that draining has begun"

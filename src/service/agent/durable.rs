@@ -6,6 +6,7 @@
 //! `stream/resume` with its cursors first. `docs/acp-resume-notes.md` lists what the draft leaves open, and what is done here.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use super::AcpResumable;
 use crate::server::ContinueError;
@@ -42,11 +43,15 @@ struct Connection {
     id: Box<str>,
     /// How often `stream/resume` has failed on it. These messages do not count as received.
     failures: u64,
+    /// Whether the client has come with the id of another one, and so needed no place of its own.
+    is_returning: bool,
 }
 
 /// What `stream/resume` asks for.
 #[derive(Debug, PartialEq, Eq)]
 struct Positions {
+    /// The number up to which the client has the messages of all streams, if it says so.
+    all: Option<u64>,
     /// The number of the last message on the streams that are not in `sessions`.
     connection: Option<u64>,
     /// The sessions, each with the number of its last message.
@@ -54,23 +59,25 @@ struct Positions {
 }
 
 impl Positions {
-    /// Reads the parameters of `stream/resume`: `cursor` for all streams of the connection, or `cursors`, an object with `connection`
-    /// and `sessions`.
+    /// Reads the parameters of `stream/resume`: `cursor`, up to which the client has the messages of all streams, and `cursors`, an
+    /// object with `connection` and `sessions`, the positions of single streams.
     fn read(envelope: &Envelope<'_>) -> Option<Self> {
         let text = envelope.text;
         let params = envelope.body.as_ref()?;
+        let number = |range: Option<Range<usize>>| match range {
+            Some(range) => number_of(&text[range]).map(Some),
+            None => Some(None),
+        };
         let mut positions = Self {
+            all: number(member(text, params, "cursor"))?,
             connection: None,
             sessions: HashMap::new(),
         };
-        let all = member(text, params, "cursor");
         let streams = member(text, params, "cursors");
         let of_connection = streams
             .as_ref()
             .and_then(|streams| member(text, streams, "connection"));
-        if let Some(cursor) = all.or(of_connection) {
-            positions.connection = Some(number_of(&text[cursor])?);
-        }
+        positions.connection = number(of_connection)?.or(positions.all);
         let sessions = streams.and_then(|streams| member(text, &streams, "sessions"));
         if let Some(sessions) = sessions {
             let mut is_valid = true;
@@ -95,7 +102,8 @@ impl Positions {
         let sessions = self.sessions.values().copied();
         let least = sessions.chain(self.connection).min().unwrap_or_default();
         // A stream without a cursor begins with the first message.
-        self.connection.map_or(0, |_| least)
+        let least = self.connection.map_or(0, |_| least);
+        least.max(self.all.unwrap_or_default())
     }
 
     /// Whether the client has this message, because its stream is further than others. Responses may belong to any stream, so the
@@ -176,11 +184,22 @@ impl Durable {
         id
     }
 
+    /// The client as which a client with this id will continue, unless another one is about to.
+    pub(super) fn continues(&self, id: &str) -> Option<ClientId> {
+        let client = self.clients.get(id).copied();
+        let is_awaited = || self.newcomers.values().any(|one| &*one.id == id);
+        client.filter(|_| !is_awaited())
+    }
+
     /// A client has connected with the id that was accepted last.
     pub(super) fn handle_connected(&mut self, client: ClientId) {
         let id = std::mem::take(&mut self.accepted);
-        self.newcomers
-            .insert(client, Connection { id, failures: 0 });
+        let connection = Connection {
+            is_returning: self.clients.contains_key(&id),
+            id,
+            failures: 0,
+        };
+        self.newcomers.insert(client, connection);
     }
 
     pub(super) fn handle_disconnected(&mut self, client: ClientId) {
@@ -230,6 +249,12 @@ impl Durable {
         }
         self.clients.insert(connection.id.clone(), client);
         self.connections.insert(client, connection);
+    }
+
+    /// Whether a client has come to continue as another one, and has not done so yet.
+    pub(super) fn is_returning(&self, client: ClientId) -> bool {
+        let newcomer = self.newcomers.get(&client);
+        newcomer.is_some_and(|newcomer| newcomer.is_returning)
     }
 
     /// The number of messages from a client that gets cursors, without `stream/resume`.
@@ -553,6 +578,9 @@ mod tests {
         let each = read(r#"{"cursors":{"connection":"6","sessions":{"s":"9","t":"4"}}}"#);
         let each = each.expect("positions");
         assert_eq!(each.received(), 4);
+        // An idle session is at an old position, but lacks nothing.
+        let idle = read(r#"{"cursor":"8","cursors":{"sessions":{"s":"9","t":"4"}}}"#);
+        assert_eq!(idle.expect("positions").received(), 8);
         let update = |session: &str| {
             format!(
                 r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"{session}"}}}}"#

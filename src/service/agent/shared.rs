@@ -396,6 +396,7 @@ impl Agent {
                 for message in refused.iter().chain([&notice]) {
                     ctx.send(client, Message::Text(message));
                 }
+                turn_away(ctx, &self.durable, client);
                 return;
             }
         };
@@ -439,6 +440,21 @@ impl Agent {
             ctx.close(client, CloseCode::POLICY, why);
         }
     }
+}
+
+/// The id of an earlier connection with which a client comes back.
+fn connection_id<'a>(request: &'a Request<'_>) -> Option<&'a str> {
+    std::str::from_utf8(request.header("acp-connection-id")?).ok()
+}
+
+/// Closes a client that was let in to continue as another one, and does not, unless there is room for it. Returns whether it was closed.
+fn turn_away(ctx: &mut Context, durable: &Durable, client: ClientId) -> bool {
+    let is_over = ctx.is_stopping() || ctx.has_too_many_clients();
+    let is_over = is_over && durable.is_returning(client);
+    if is_over {
+        ctx.close(client, CloseCode::TRY_AGAIN, "the server has no room");
+    }
+    is_over
 }
 
 /// Sends a message to a client, with a cursor if the client gets them. A client that has disconnected or is closing gets no more
@@ -575,7 +591,12 @@ impl Service for Agent {
     /// A client with the scope `watch` may observe sessions; see the router.
     fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
         let route = self.config.route(request);
-        Ok(route.unwrap_or_else(Route::from).with_scope(Scope::Watch))
+        let route = route.unwrap_or_else(Route::from).with_scope(Scope::Watch);
+        let continues = connection_id(request).and_then(|id| self.durable.continues(id));
+        Ok(match continues {
+            Some(client) => route.continuing(client),
+            None => route,
+        })
     }
 
     fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
@@ -586,8 +607,7 @@ impl Service for Agent {
             let rejection = Rejection::unavailable("the agent does not read its input");
             return Err(rejection.because("program_busy"));
         }
-        let asked = request.header("acp-connection-id");
-        let asked = asked.and_then(|id| std::str::from_utf8(id).ok());
+        let asked = connection_id(request);
         let id = self.durable.accept(asked, random_uuid().to_string());
         self.config.accept(request, id)
     }
@@ -630,7 +650,12 @@ impl Service for Agent {
         };
         // The cost grows with the length, because every byte is parsed.
         ctx.spend(3 + text.len() / 512);
-        match self.durable.first(client, text, self.config.acp_resumable) {
+        let first = self.durable.first(client, text, self.config.acp_resumable);
+        let begins = matches!(first, First::Cursors | First::Initialize);
+        if begins && turn_away(ctx, &self.durable, client) {
+            return;
+        }
+        match first {
             First::Resume => return self.resume_stream(ctx, client, text),
             First::Cursors => {
                 // With `?resume=`, the client uses the server's own resumption.
