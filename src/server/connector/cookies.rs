@@ -8,9 +8,10 @@ use std::time::{Duration, SystemTime};
 
 use super::target::Target;
 
-/// The maximum number of cookies, and of bytes of a cookie. All together fit into the head of a request.
+/// The maximum number of cookies, and of bytes of a cookie, and of all: many servers refuse a field that is longer.
 const MAX_COOKIES: usize = 32;
 const MAX_COOKIE: usize = 512;
+const MAX_ALL: usize = 4096;
 
 /// A cookie with its name, as it is sent.
 struct Cookie {
@@ -19,6 +20,12 @@ struct Cookie {
     /// When it ends. `None`: with the program.
     expires: Option<SystemTime>,
     is_secure: bool,
+}
+
+impl Cookie {
+    fn size(&self) -> usize {
+        self.name.len() + self.value.len()
+    }
 }
 
 /// The cookies of the server of one target.
@@ -68,10 +75,11 @@ impl Cookies {
         }
         self.0.retain(|other| other.name != cookie.name);
         if cookie.expires.is_none_or(|expires| expires > now) {
-            if self.0.len() == MAX_COOKIES {
+            self.0.push(cookie);
+            let size = |cookies: &[Cookie]| cookies.iter().map(Cookie::size).sum::<usize>();
+            while self.0.len() > MAX_COOKIES || size(&self.0) > MAX_ALL {
                 self.0.remove(0);
             }
-            self.0.push(cookie);
         }
     }
 
@@ -96,8 +104,7 @@ fn parse(field: &[u8]) -> Option<(Cookie, &str)> {
     let (name, value) = pair.split_once('=')?;
     let (name, value) = (name.trim(), value.trim());
     let is_text = |text: &str| text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
-    let fits = name.len() + value.len() <= MAX_COOKIE;
-    if name.is_empty() || !fits || !is_text(name) || !is_text(value) {
+    if name.is_empty() || !is_text(name) || !is_text(value) {
         return None;
     }
     let cookie = Cookie {
@@ -106,7 +113,7 @@ fn parse(field: &[u8]) -> Option<(Cookie, &str)> {
         expires: None,
         is_secure: false,
     };
-    Some((cookie, attributes))
+    (cookie.size() <= MAX_COOKIE).then_some((cookie, attributes))
 }
 
 /// The value of Max-Age. A number that is too large means for ever.
@@ -238,5 +245,11 @@ mod tests {
         let kept = sent(url, &many, 0).expect("cookies");
         assert_eq!(kept.split("; ").count(), 32);
         assert!(kept.ends_with("c319=1"));
+        let long: Vec<_> = (0..30)
+            .map(|number| format!("c{number}={}", "x".repeat(500)))
+            .collect();
+        let long: Vec<_> = long.iter().map(String::as_str).collect();
+        let kept = sent(url, &long, 0).expect("cookies");
+        assert_eq!(kept.split("; ").count(), 8);
     }
 }

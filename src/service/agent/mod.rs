@@ -127,7 +127,7 @@ pub struct AgentConfig {
     /// Who may answer permission requests.
     pub approvals: Approvals,
     /// The bytes of the last updates of each session of a shared ACP agent that are kept for clients that attach to the session. All
-    /// sessions together keep 64 MiB at most.
+    /// sessions together keep 64 MiB at most, or a sixteenth of [`Config::memory`](crate::Config::memory) if that is less.
     pub history: usize,
     /// Whether clients may load sessions that the server has never seen.
     pub unknown_sessions: UnknownSessions,

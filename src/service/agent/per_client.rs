@@ -359,6 +359,10 @@ impl Service for AgentPerClient {
                 let refused = error("null", code::INVALID, "Invalid request", Some(TOO_LONG));
                 return ctx.send(client, Message::Text(&refused));
             }
+            Err(EnvelopeError::Invalid { .. }) if agent.has_batches && ctx.is_stopping() => {
+                let refused = error("null", code::STOPPING, "Server shutting down", None);
+                return ctx.send(client, Message::Text(&refused));
+            }
             // The agent answers a batch, even if not all of it is valid.
             Err(EnvelopeError::Invalid { .. }) if agent.has_batches && is_array(text) => {
                 let messages = batch_messages(text, Skimmer::of_client(text));
