@@ -53,6 +53,7 @@ from cutting import BINARY, CLOSE, KIB, MIB, PATIENCE, TEXT, Ended, Link, Proxy,
 
 ALLOWED = 2 * MIB  # of memory, for tables that fill up to their limits, and fragments of the allocator
 GRACE = 15  # seconds, --resume-grace
+SESSION_GRACE = 5  # seconds, --grace: how long the history of a session is kept that nobody uses
 PERIOD = 18  # seconds, the shortest time of load: a client that does not come back needs it
 RETENTION = 10  # seconds, how long an ended process is kept
 PINGS = 11  # seconds, --ping-interval and --ping-timeout
@@ -167,7 +168,7 @@ class Load:
         if broken in ("untold", "twice"):
             app = ["sh", "-c", f"{shlex.join([sys.executable, '-c', FILTER, broken])} | {shlex.join(app)}"]
         routes = {
-            "/acp": {"agent": {"command": cuts.program("agent"), "restart-limit": "1000/60s"}},
+            "/acp": {"agent": {"command": cuts.program("agent"), "restart-limit": "1000/60s", "grace": f"{SESSION_GRACE}s"}},
             "/app": {"app": {"command": app}},
             "/terminal": {"terminal": {"command": cuts.program("terminal")}},
             "/process/...": {"processes": {"retention": "1h" if broken == "memory" else f"{RETENTION}s"}},
@@ -411,6 +412,7 @@ class Load:
             status = self.server.status()
             busy = {name: status[name] for name in ("client_count", "detached", "pending_requests", "kept_bytes")}
             busy["MCP sessions"] = status["routes"]["/mcp"]["sessions"]
+            busy["bytes of histories"] = status["routes"]["/acp"]["history_bytes"]
             # Sessions of the agent stay until it ends.
             held, children = self.held(), self.server.children()
             if not any(busy.values()) and (held[2] <= first[2] if first else len(children) == LASTING):
