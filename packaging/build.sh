@@ -100,6 +100,22 @@ END
 }
 END
   (cd "$work/main" && command npm pack --silent --pack-destination "$out/npm" >/dev/null)
+  mkdir "$work/suite"
+  cp packaging/acp-conformance/*.js LICENSE-MIT LICENSE-APACHE "$work/suite"
+  packaging/fill.sh packaging/acp-conformance/README.md "$work/suite/README.md"
+  cat >"$work/suite/package.json" <<END
+{
+  "name": "$NPM-acp-conformance",
+  "version": "$version",
+  "description": "Tests endpoints of the Agent Client Protocol over WebSocket, whoever wrote the server",
+  "license": "MIT OR Apache-2.0",
+  "repository": "$REPOSITORY",
+  "keywords": ["acp", "agent-client-protocol", "websocket", "conformance"],
+  "bin": {"$NPM-acp-conformance": "cli.js"},
+  "engines": {"node": ">=18.17"}
+}
+END
+  (cd "$work/suite" && command npm pack --silent --pack-destination "$out/npm" >/dev/null)
   rm -rf "$work"
 }
 

@@ -32,8 +32,10 @@ INSTALLERS = {
     r"docker (?:run|pull) (?:-\S+ )*": "IMAGE",
 }
 # Texts that are published with their packages.
-PUBLISHED = ("packaging/npm/", "packaging/python/")
+PUBLISHED = ("packaging/npm/", "packaging/python/", "packaging/acp-conformance/")
+# What follows NPM and a hyphen: the packages for platforms, and those that are used alone.
 PLATFORMS = ("linux-x64", "linux-arm64", "darwin-x64", "darwin-arm64")
+ALONE = ("acp-conformance",)
 
 
 def tracked():
@@ -59,7 +61,8 @@ def check_texts():
                 # Where a template is filled in, there is no other name.
                 for name in re.findall(before + r"((?:ghcr\.io/)?@?outrigger[\w/-]*)", line):
                     found += 1
-                    if name != NAMES[key]:
+                    others = [f"{NAMES[key]}-{suffix}" for suffix in ALONE] if key == "NPM" else []
+                    if name not in (NAMES[key], *others):
                         problems.append(f"{file}:{number}: '{name}' should be '{NAMES[key]}' ({key})")
     manifest = (ROOT / "Cargo.toml").read_text()
     for key, field in (("CRATE", "name"), ("REPOSITORY", "repository")):
@@ -112,7 +115,7 @@ def pypi():
 
 
 def npm():
-    packages = [NAMES["NPM"], *(f"{NAMES['NPM']}-{platform}" for platform in PLATFORMS)]
+    packages = [NAMES["NPM"], *(f"{NAMES['NPM']}-{suffix}" for suffix in PLATFORMS + ALONE)]
     answers = {}
     for name in packages:
         asked = run("npm", "view", name, "--json")

@@ -190,6 +190,26 @@ class Acp(Part):
         return missing + (["fewer unit tests"] if now["tests"] < kept["tests"] else [])
 
 
+class AcpSuite(Part):
+    name = "acp-conformance"
+    files = ("acp-conformance.json",)
+
+    def measure(self):
+        run(["tests/interop/run.sh", "acp_conformance"], self.name, ALL_SERVERS="1", REPORT=str(RESULTS / self.files[0]))
+
+    def figures(self):
+        report = json.loads((RESULTS / self.files[0]).read_text())
+        cases = next(iter(report.values()))
+        return {
+            f"{case['group']}: {case['name']}": {"level": case["level"]} | {server: results[at]["outcome"] for server, results in report.items()}
+            for at, case in enumerate(cases)
+        }
+
+    def worse(self, now, kept):
+        missing = [f"a case is gone: {case}" for case in kept or () if case not in now]
+        return missing + [f"{case}: {outcomes['outrigger']}" for case, outcomes in now.items() if outcomes["outrigger"] != "passed"]
+
+
 class Sslyze(Part):
     name = "sslyze"
     files = ("sslyze.log",)
@@ -303,7 +323,7 @@ class Soak(Part):
 
 
 AUTOBAHN = [Autobahn(role, tls) for role in ("server", "client") for tls in (False, True)]
-PARTS = {part.name: part for part in [*AUTOBAHN, Mcp(), Acp(), Sslyze(), Fuzz(), Coverage(), Soak()]}
+PARTS = {part.name: part for part in [*AUTOBAHN, Mcp(), Acp(), AcpSuite(), Sslyze(), Fuzz(), Coverage(), Soak()]}
 
 
 # The page.
@@ -405,6 +425,23 @@ def render_acp(kept):
     return [*text, made(kept, "acp")]
 
 
+def render_acp_suite(kept):
+    text = [
+        "## ACP: the conformance suite",
+        "[`packaging/acp-conformance`](../packaging/acp-conformance/README.md) tests endpoints of the protocol over\n"
+        "WebSocket, whoever wrote the server. Behind each server is the same agent, but the Python SDK has one of\n"
+        "its own. It keeps its sessions in memory: a server that starts a process for each connection cannot load them after a cut.\n"
+        "A case is skipped if a server does not offer what is tested.",
+    ]
+    if figures := figures_of(kept, "acp-conformance"):
+        servers = [name for name in next(iter(figures.values())) if name != "level"]
+        sign = {"passed": "yes", "failed": "**no**", "error": "**error**", "skipped": "-"}
+        rows = [[case, outcomes["level"], *(sign[outcomes[server]] for server in servers)] for case, outcomes in figures.items()]
+        total = ["passed", "", *(str(sum(outcomes[server] == "passed" for outcomes in figures.values())) for server in servers)]
+        text.append(table(["", "level", *servers], [*rows, total]))
+    return [*text, made(kept, "acp-conformance")]
+
+
 def render_sslyze(kept):
     text = [
         "## TLS: sslyze",
@@ -478,7 +515,7 @@ def render(kept):
         "`tests/conformance.py` makes this page from [conformance.json](conformance.json), which has every figure, and fails if\n"
         "one got worse. The commit of a part is the last one that changed the program before the part was run.",
     ]
-    for part in (render_autobahn, render_mcp, render_acp, render_sslyze, render_fuzz, render_coverage, render_soak):
+    for part in (render_autobahn, render_mcp, render_acp, render_acp_suite, render_sslyze, render_fuzz, render_coverage, render_soak):
         sections += part(kept)
     return "\n\n".join(sections) + "\n"
 

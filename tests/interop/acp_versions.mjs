@@ -131,7 +131,9 @@ const phone = await attachable("phone", ({ params: { options } }) => (
   { outcome: { outcome: "selected", optionId: options[0].optionId } }));
 const { sessionId, _meta: { outrigger: { watchToken } } } = await owner.agent.request("session/new", { cwd: "/", mcpServers: [] });
 const attached = await phone.agent.request("session/attach", { sessionId, _meta: { outrigger: { watchToken } } });
-assert.deepEqual(attached.connectedClients, [{ name: "owner", version: "1", role: "controller" }]);
+const [{ clientId, ...controller }] = attached.connectedClients;
+assert.equal(typeof clientId, "string");
+assert.deepEqual(controller, { name: "owner", version: "1", role: "controller" });
 for (let round = 0; round < 10; round++) {
   const prompt = [{ type: "text", text: `${round}` }];
   const { stopReason } = await owner.agent.request("session/prompt", { sessionId, prompt });

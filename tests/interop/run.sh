@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs other people's clients against the program: Python `websockets`, npm `ws`, headless Chromium with examples/chat.html,
-# the SDK of the Agent Client Protocol and an MCP server on either side of `outrigger agent` and behind `outrigger connect`, hosts of
+# the SDK of the Agent Client Protocol, packaging/acp-conformance and an MCP server on either side of `outrigger agent` and behind `outrigger connect`, hosts of
 # MCP servers in front of it, clients of MCP over Streamable HTTP and the MCP conformance suite, language servers, a debug adapter and websocketd's example programs behind `outrigger pipe`,
 # the SDKs of kernel-images in front of `outrigger processes`, a client that behaves as Claude Code's in front of `outrigger app`,
 # examples/terminal with xterm.js, xterm.js's AttachAddon, ttyd's page and clients of ttyd, the terminal page, the console and the session page,
@@ -10,9 +10,11 @@
 # be installed.
 #
 # usage: tests/interop/run.sh [PART...]      all parts but web by default: python node compression browser examples deploy acp
-#                                            connect terminal ttyd fullscreen attach resume tls pipe kernel_images editor mcp. The part
-#                                            web needs a program with the feature `web`
+#                                            acp_conformance connect terminal ttyd fullscreen attach resume tls pipe kernel_images
+#                                            editor mcp. The part web needs a program with the feature `web`
 # env:   OUTRIGGER=target/release/outrigger
+#        ALL_SERVERS=   if set, acp_conformance also builds and tries the server of the Rust SDK
+#        REPORT=        the file for its results
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export OUTRIGGER=${OUTRIGGER:-$PWD/target/release/outrigger}
@@ -68,6 +70,22 @@ run_acp() {
   TOOLS=$tools node tests/interop/acp.mjs
   TOOLS=$tools node tests/interop/acp_versions.mjs
   TOOLS=$tools node tests/interop/acp_methods.mjs
+}
+# packaging/acp-conformance against Outrigger and the servers of others.
+run_acp_conformance() {
+  local servers=(outrigger "npm SDK" "Python SDK" acpremote stdio-to-ws)
+  node_modules
+  [ -d "$tools/node_modules/stdio-to-ws" ] || (cd "$tools" && npm install --silent --no-audit --no-fund stdio-to-ws@0.2 >/dev/null)
+  [ -x "$tools/acp/bin/acpremote" ] || {
+    python3 -m venv "$tools/acp"
+    "$tools/acp/bin/pip" install -q agent-client-protocol==0.12.1 acpremote==1.10.0 uvicorn==0.54.0
+  }
+  if [ -n "${ALL_SERVERS:-}" ]; then
+    cargo build --quiet --locked --manifest-path tests/interop/acp_conformance/rust_sdk/Cargo.toml --target-dir "$tools/rust_sdk"
+    servers+=("Rust SDK")
+  fi
+  TOOLS=$tools ACP_PYTHON=$tools/acp/bin RUST_SDK=$tools/rust_sdk/debug/rust_sdk \
+    node tests/interop/acp_conformance/run.mjs "${servers[@]}"
 }
 run_terminal() {
   node_modules
@@ -167,11 +185,11 @@ run_mcp() {
 }
 
 # A part that hangs fails.
-export -f venv node_modules mcp_venv run_{python,node,compression,browser,examples,deploy,acp,connect,terminal,ttyd,fullscreen,attach,resume,tls,pipe,kernel_images,editor,mcp,web}
+export -f venv node_modules mcp_venv run_{python,node,compression,browser,examples,deploy,acp,acp_conformance,connect,terminal,ttyd,fullscreen,attach,resume,tls,pipe,kernel_images,editor,mcp,web}
 export tools
 run() { timeout --kill-after=10 400 bash -euo pipefail -c "run_$1" || { echo "interop: $1 failed with $?" >&2; exit 1; }; }
 
-for part in ${@:-python node compression browser examples deploy acp connect terminal ttyd fullscreen attach resume tls pipe kernel_images editor mcp}; do
+for part in ${@:-python node compression browser examples deploy acp acp_conformance connect terminal ttyd fullscreen attach resume tls pipe kernel_images editor mcp}; do
   echo "interop: $part"
   run "$part"
 done
