@@ -442,12 +442,13 @@ impl Agent {
     }
 }
 
-/// The id of an earlier connection with which a client comes back.
+/// The id of the earlier connection that a returning client presents.
 fn connection_id<'a>(request: &'a Request<'_>) -> Option<&'a str> {
     std::str::from_utf8(request.header("acp-connection-id")?).ok()
 }
 
-/// Closes a client that was let in to continue as another one, and does not, unless there is room for it. Returns whether it was closed.
+/// Closes a client that was admitted without a place of its own, to continue as an earlier client, and has not done so. It stays if
+/// there is room. Returns whether it was closed.
 fn turn_away(ctx: &mut Context, durable: &Durable, client: ClientId) -> bool {
     let is_over = ctx.is_stopping() || ctx.has_too_many_clients();
     let is_over = is_over && durable.is_returning(client);
@@ -569,6 +570,10 @@ impl RouterOutput for ContextOutput<'_> {
 
     fn is_resumable(&self, client: ClientId) -> bool {
         self.ctx.is_resumable(client)
+    }
+
+    fn charge(&mut self, bytes: usize) {
+        self.ctx.spend(bytes / 512);
     }
 
     fn batches(&mut self) -> &mut Batches {

@@ -9,8 +9,10 @@ use super::{Router, RouterOutput};
 use crate::ClientId;
 use crate::service::jsonrpc::{Envelope, member};
 
-/// The bytes of the updates of all sessions that are kept, and the part of the memory for clients that they may take.
+/// The maximum number of bytes in the histories of all sessions.
 pub(super) const MAX_ALL: usize = 64 << 20;
+
+/// The part of the memory for clients that all histories may take.
 const MAX_SHARE: usize = 16;
 
 /// What an entry of a history is. In version 1, the agent sends no updates for prompts and the end of turns, so observers get the
@@ -171,21 +173,31 @@ impl Sessions {
 
     /// Forgets the updates of a session, because its agent is about to send them again for a claim.
     pub(super) fn forget_history_for(&mut self, claim: u64, key: &SessionKey) {
-        let session = self.get(key);
-        let forgotten =
-            session.is_some_and(|one| !one.history.entries.is_empty() || one.history.is_cut());
-        self.forget_history(key);
-        if let Some(session) = self.get_mut(key).filter(|_| forgotten) {
+        let had_updates = self.forget_history(key);
+        if let Some(session) = self.get_mut(key).filter(|_| had_updates) {
             session.history.forgotten_for = Some(claim);
         }
     }
 
-    /// Forgets the updates of a session.
-    pub(super) fn forget_history(&mut self, key: &SessionKey) {
-        if let Some(session) = self.get_mut(key) {
-            let history = std::mem::take(&mut session.history);
-            self.history.bytes -= history.text.len();
+    /// Forgets the updates of a session whose client has left if the histories take more than half of the memory for them. So the
+    /// other half is left to sessions that have a client.
+    pub(super) fn make_room_for_histories(&mut self, key: &SessionKey) {
+        if self.history.bytes > self.history.all / 2 {
+            let had_updates = self.forget_history(key);
+            if let Some(session) = self.get_mut(key) {
+                session.history.is_cut = had_updates;
+            }
         }
+    }
+
+    /// Forgets the updates of a session. Returns whether there have been any, even if they were no longer kept.
+    pub(super) fn forget_history(&mut self, key: &SessionKey) -> bool {
+        let Some(session) = self.get_mut(key) else {
+            return false;
+        };
+        let history = std::mem::take(&mut session.history);
+        self.history.bytes -= history.text.len();
+        !history.entries.is_empty() || history.is_cut()
     }
 
     /// Sends a client the updates of a session that its policy asks for.
@@ -201,11 +213,12 @@ impl Sessions {
             HistoryPolicy::After(from) => from,
             HistoryPolicy::PendingOnly | HistoryPolicy::None => return,
         };
-        let session = self.get(key);
-        let entries = session
-            .into_iter()
-            .flat_map(|session| session.history.entries(from));
-        for (_, entry, text) in entries {
+        let Some(session) = self.get(key) else {
+            return;
+        };
+        // The whole history was searched for a position, or is sent.
+        output.charge(session.history.text.len());
+        for (_, entry, text) in session.history.entries(from) {
             match entry {
                 Entry::Update => output.to_client(client, &[&text]),
                 Entry::Prompt => {
@@ -235,7 +248,7 @@ pub(super) struct HistoryBudget {
 }
 
 impl Router {
-    /// Limits the histories to a part of the memory that may be held for clients, which they would keep out otherwise.
+    /// Limits the histories to a part of `memory`, the bytes that may be held for clients. Otherwise, they could keep new clients out.
     pub(crate) fn limit_histories(&mut self, memory: usize) {
         self.sessions.history.all = MAX_ALL.min(memory / MAX_SHARE);
     }

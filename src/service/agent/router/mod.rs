@@ -109,6 +109,10 @@ pub(crate) trait RouterOutput {
     fn count_long_json(&mut self) {}
     /// Closes a client.
     fn close(&mut self, client: ClientId, code: CloseCode, reason: &str);
+    /// Charges the work of reading this many bytes.
+    fn charge(&mut self, bytes: usize) {
+        let _ = bytes;
+    }
     /// Returns a new secret that cannot be guessed.
     fn secret(&mut self) -> String;
     /// Whether a client's connection was cut and can be resumed, or the client has not answered the last PING. Its

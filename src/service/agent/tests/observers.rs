@@ -516,17 +516,44 @@ fn a_late_observer_gets_the_history_that_it_asks_for() {
     assert_eq!(replayed(&sim, 2), all);
 }
 
+/// An update of the session with 100 digits.
+fn update(number: usize) -> String {
+    let content = json!({"type": "text", "text": format!("{number:0100}")});
+    let update = json!({"sessionUpdate": "agent_message_chunk", "content": content});
+    notification(
+        "session/update",
+        &json!({"sessionId": "s", "update": update}),
+    )
+}
+
+/// The bug: sessions whose clients had left took all memory for histories, and sessions with clients got none.
+#[test]
+fn histories_of_sessions_without_a_client_leave_half_of_the_memory() {
+    // The history of one session takes less than half of the first limit, and more than half of the second.
+    for (memory, is_kept) in [(16 * (10 << 10), true), (16 * (5 << 10), false)] {
+        let (mut sim, token) = live(Approvals::Owner);
+        sim.router.limit_histories(memory);
+        for number in 0..50 {
+            sim.agent_sends(&update(number));
+        }
+        let before = sim.router.figures().history;
+        sim.disconnect(1);
+        assert_eq!(
+            sim.router.figures().history,
+            if is_kept { before } else { 0 }
+        );
+        sim.join_as(2, named("bob"));
+        sim.clear();
+        sim.client_sends(2, &attach("9", &json!({"watchToken": token})));
+        let result = received(&sim, 2)[0]["result"].clone();
+        assert_eq!(result["_meta"]["outrigger"]["historyCut"], true);
+        assert_eq!(replayed(&sim, 2).is_empty(), !is_kept);
+    }
+}
+
 #[test]
 fn a_history_keeps_the_last_updates_within_its_limit() {
     let (mut sim, token) = live(Approvals::Owner);
-    let update = |number: usize| {
-        let content = json!({"type": "text", "text": format!("{number:0100}")});
-        let update = json!({"sessionUpdate": "agent_message_chunk", "content": content});
-        notification(
-            "session/update",
-            &json!({"sessionId": "s", "update": update}),
-        )
-    };
     let most = sim.router.limits().history;
     for number in 0..1000 {
         sim.agent_sends(&update(number));

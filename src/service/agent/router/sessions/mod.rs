@@ -616,6 +616,7 @@ impl Sessions {
         }
         session.state = SessionState::Gone(now);
         session.cancel_turn(key, output);
+        self.make_room_for_histories(key);
         self.begin_grace(exchange, now, key);
     }
 
