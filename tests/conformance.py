@@ -429,9 +429,9 @@ def render_acp_suite(kept):
     text = [
         "## ACP: the conformance suite",
         "[`packaging/acp-conformance`](../packaging/acp-conformance/README.md) tests endpoints of the protocol over\n"
-        "WebSocket, whoever wrote the server. Behind each server is the same agent, but the Python SDK has one of\n"
-        "its own. It keeps its sessions in memory: a server that starts a process for each connection cannot load them after a cut.\n"
-        "A case is skipped if a server does not offer what is tested.",
+        "WebSocket, whoever wrote the server. The same agent runs behind each server, except that the Python SDK has an agent of its own.\n"
+        "Both agents keep sessions in memory, so a server that starts a process for each connection cannot load them after a cut. A case\n"
+        "is skipped if the server does not offer what it tests.",
     ]
     if figures := figures_of(kept, "acp-conformance"):
         servers = [name for name in next(iter(figures.values())) if name != "level"]

@@ -24,7 +24,11 @@ function request(url, { method = "GET", headers = {}, body, timeout = 10_000, in
   const send = (target.protocol === "https:" ? https : http).request;
   return new Promise((resolve, reject) => {
     const sent = send(target, { method, headers, timeout, rejectUnauthorized: !insecure, agent: false });
-    sent.on("upgrade", (response, socket, head) => resolve({ response, socket, head }));
+    sent.on("upgrade", (response, socket, head) => {
+      // The time limit is for the handshake. A connection may be idle.
+      socket.setTimeout(0);
+      resolve({ response, socket, head });
+    });
     sent.on("response", (response) => {
       const chunks = [];
       response.on("data", (chunk) => {

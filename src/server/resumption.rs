@@ -287,8 +287,8 @@ impl Core {
     }
 
     /// Lets the client `target` continue on the connection of the client `id`, which is being read. It is sent the messages after the
-    /// first `received` ones, except those with the numbers `skipped`, in ascending order. The service must forget `id` at once: it is no client any more, and
-    /// [`Service::disconnected`] is not called for it.
+    /// first `received` ones, except those whose numbers are in `skipped`, in ascending order. The service must forget `id` at once: it
+    /// is no client any more, and [`Service::disconnected`] is not called for it.
     pub(super) fn continue_on(
         &mut self,
         id: ClientId,

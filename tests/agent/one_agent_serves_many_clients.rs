@@ -697,7 +697,7 @@ fn a_request_that_is_no_handshake_learns_that_there_is_only_websocket() {
     for (method, status) in [("GET", 426), ("POST", 405), ("DELETE", 405)] {
         let (answered, body) = call(address, method, "/acp", None);
         assert_eq!(answered, status);
-        assert_eq!(body["detail"], "this agent is served over WebSocket alone");
+        assert_eq!(body["detail"], "this agent is only served over WebSocket");
     }
     assert_eq!(call(address, "GET", "/health", None).0, 200);
 }

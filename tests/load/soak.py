@@ -53,7 +53,7 @@ from cutting import BINARY, CLOSE, KIB, MIB, PATIENCE, TEXT, Ended, Link, Proxy,
 
 ALLOWED = 2 * MIB  # of memory, for tables that fill up to their limits, and fragments of the allocator
 GRACE = 15  # seconds, --resume-grace
-SESSION_GRACE = 5  # seconds, --grace: how long the history of a session is kept that nobody uses
+SESSION_GRACE = 5  # seconds, --grace: how long a session without a client keeps its history
 PERIOD = 18  # seconds, the shortest time of load: a client that does not come back needs it
 RETENTION = 10  # seconds, how long an ended process is kept
 PINGS = 11  # seconds, --ping-interval and --ping-timeout

@@ -171,7 +171,7 @@ const FLAGS: &[Flag] = &[
         name: "history",
         takes: Takes::One("SIZE"),
         default: Some("256KiB"),
-        help: "how much of the last updates of each session of a shared agent is kept for clients that attach to the session; 0 keeps none; all sessions together keep 64MiB, or a sixteenth of --memory if that is less",
+        help: "how much of the last updates of each session of a shared agent is kept for clients that attach to the session; 0 keeps none; all sessions together keep at most 64MiB, or a sixteenth of --memory if that is less",
         set: |settings, value| put(&mut settings.agent.history, size(value, 0..=64 << 20)),
         accepts: samples(&["0", "64MiB"]),
         rejects: &["65MiB"],

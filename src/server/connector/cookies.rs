@@ -8,9 +8,13 @@ use std::time::{Duration, SystemTime};
 
 use super::target::Target;
 
-/// The maximum number of cookies, and of bytes of a cookie, and of all: many servers refuse a field that is longer.
+/// The maximum number of cookies.
 const MAX_COOKIES: usize = 32;
+
+/// The maximum number of bytes of a cookie, its name and its value.
 const MAX_COOKIE: usize = 512;
+
+/// The maximum number of bytes of all cookies. Many servers refuse a field that is longer.
 const MAX_ALL: usize = 4096;
 
 /// A cookie with its name, as it is sent.
@@ -68,10 +72,7 @@ impl Cookies {
         }
         // Max-Age has precedence over Expires.
         if let Some(seconds) = max_age {
-            cookie.expires = match u64::try_from(seconds) {
-                Ok(seconds) => now.checked_add(Duration::from_secs(seconds)),
-                Err(_) => Some(SystemTime::UNIX_EPOCH),
-            };
+            cookie.expires = now.checked_add(Duration::from_secs(seconds));
         }
         self.0.retain(|other| other.name != cookie.name);
         if cookie.expires.is_none_or(|expires| expires > now) {
@@ -116,20 +117,17 @@ fn parse(field: &[u8]) -> Option<(Cookie, &str)> {
     (cookie.size() <= MAX_COOKIE).then_some((cookie, attributes))
 }
 
-/// The value of Max-Age. A number that is too large means for ever.
-fn seconds(value: &str) -> Option<i64> {
+/// Parses the value of Max-Age (section 5.2.2). A negative number counts as 0, and one that is too large as the largest.
+fn seconds(value: &str) -> Option<u64> {
     let digits = value.strip_prefix('-').unwrap_or(value);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    Some(
-        value
-            .parse()
-            .unwrap_or(if value == digits { i64::MAX } else { -1 }),
-    )
-    .map(|seconds: i64| {
-        // 0 ends the cookie, too.
-        if seconds == 0 { -1 } else { seconds }
+    let is_negative = digits.len() < value.len();
+    Some(if is_negative {
+        0
+    } else {
+        digits.parse().unwrap_or(u64::MAX)
     })
 }
 

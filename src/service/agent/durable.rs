@@ -124,7 +124,7 @@ impl Positions {
     }
 }
 
-/// The number that a cursor stands for. It is in a JSON string.
+/// Parses a cursor, given as JSON: a string of decimal digits. `None` if it is anything else.
 fn number_of(cursor: &str) -> Option<u64> {
     let digits = cursor.strip_prefix('"')?.strip_suffix('"')?;
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -175,8 +175,8 @@ pub(super) enum First {
 }
 
 impl Durable {
-    /// Remembers the id of the connection that is being accepted. `asked` is the id in the request: a client that comes back gets it
-    /// again.
+    /// Chooses the id of the connection that is being accepted, and remembers it. `asked` is the id in the request: a client that comes
+    /// back keeps its id.
     pub(super) fn accept(&mut self, asked: Option<&str>, new: String) -> String {
         let known = asked.filter(|id| self.clients.contains_key(*id));
         let id = known.map_or(new, str::to_owned);
@@ -184,7 +184,7 @@ impl Durable {
         id
     }
 
-    /// The client as which a client with this id will continue, unless another one is about to.
+    /// The client that a new connection with this id will continue. `None` if there is none, or another connection is about to.
     pub(super) fn continues(&self, id: &str) -> Option<ClientId> {
         let client = self.clients.get(id).copied();
         let is_awaited = || self.newcomers.values().any(|one| &*one.id == id);

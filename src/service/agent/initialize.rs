@@ -143,7 +143,7 @@ impl Initialize {
 }
 
 /// The kind of a client: clients of one kind share an agent process. It consists of the protocol version and the
-/// capabilities in the parameters of `initialize`, as JSON in a canonical form. `transport` is not the agent's.
+/// capabilities in the parameters of `initialize`, as JSON in a canonical form. The capability `transport` does not count: it concerns the server, not the agent.
 pub(super) fn kind_of(envelope: &Envelope<'_>) -> Box<str> {
     let value = |name: &str| {
         let params = envelope.body.as_ref()?;
@@ -211,10 +211,10 @@ impl Capabilities {
     }
 }
 
-/// The protocol version in a result of `initialize`.
-pub(super) fn version_of(result: &str) -> Option<u64> {
-    let whole = 0..result.len();
-    let version = &result[member(result, &whole, "protocolVersion")?];
+/// The protocol version in the parameters or the result of `initialize`.
+pub(super) fn version_of(object: &str) -> Option<u64> {
+    let whole = 0..object.len();
+    let version = &object[member(object, &whole, "protocolVersion")?];
     version.parse().ok()
 }
 

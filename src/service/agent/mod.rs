@@ -173,7 +173,7 @@ impl AgentConfig {
     /// Routes a request for the endpoint.
     fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
         let route = self.endpoint.route(request)?;
-        Ok(route.with_hint("this agent is served over WebSocket alone"))
+        Ok(route.with_hint("this agent is only served over WebSocket"))
     }
 
     /// Accepts a handshake with this connection id, and with the subprotocol `mcp` if the client offers it.

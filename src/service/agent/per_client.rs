@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::initialize::version_of;
 use super::{AgentConfig, AgentProtocol, BINARY, MAX_UNREAD, WATCH, figures};
 use crate::log_event::{log_event, word};
 use crate::service::Framing;
@@ -10,8 +11,8 @@ use crate::service::framing::Decoder;
 use crate::service::json::Skimmer;
 use crate::service::jsonrpc::{
     Envelope, EnvelopeError, IdKey, IdRecovery, LineDecoder, MAX_ID, MessageKind, MessageLine,
-    RecoveredId, TOO_LONG, batch_messages, code, error, invalid_message_error, is_array, member,
-    push_line, start_of,
+    RecoveredId, TOO_LONG, batch_messages, code, error, invalid_message_error, is_array, push_line,
+    start_of,
 };
 use crate::service::lines::Line;
 use crate::sys::random_uuid;
@@ -261,16 +262,6 @@ fn is_prompt(kind: &MessageKind<'_>) -> bool {
     matches!(kind, MessageKind::Request { method, .. } if method == "session/prompt")
 }
 
-/// The protocol version that `initialize` asks for.
-fn version_of(initialize: &Envelope<'_>) -> u64 {
-    let version = initialize
-        .body
-        .as_ref()
-        .and_then(|params| member(initialize.text, params, "protocolVersion"));
-    let version = version.and_then(|range| initialize.text[range].parse().ok());
-    version.unwrap_or(1)
-}
-
 fn is_initialize(kind: &MessageKind<'_>) -> bool {
     matches!(kind, MessageKind::Request { method, .. } if method == "initialize")
 }
@@ -350,7 +341,9 @@ impl Service for AgentPerClient {
             Ok(envelope) => {
                 if first {
                     agent.begun = true;
-                    agent.has_batches = acp && version_of(&envelope) > 1;
+                    let version = envelope.body.as_ref();
+                    let version = version.and_then(|params| version_of(&text[params.clone()]));
+                    agent.has_batches = acp && version.is_some_and(|version| version > 1);
                 }
                 agent.track(&envelope);
             }

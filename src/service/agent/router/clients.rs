@@ -7,7 +7,7 @@ use super::sessions::SessionKey;
 use super::{Run, remove};
 use crate::service::agent::initialize::Capabilities;
 use crate::service::id_map::IdMap;
-use crate::service::json::unescape;
+use crate::service::json::{quote, unescape};
 use crate::service::jsonrpc::{Envelope, MessageKind, member};
 use crate::service::sharing::Sharing;
 use crate::{ClientId, Principal};
@@ -71,12 +71,15 @@ impl ClientState {
         }
     }
 
-    /// The client, with its role if there is one, as JSON. Without an id of its own choice, it has the id that the server gave it.
+    /// The id by which other clients know this one, as JSON: its own, or the one that the server gave it.
+    pub(super) fn shown_id(&self, client: ClientId) -> String {
+        let own = self.own_id.as_deref();
+        own.map_or_else(|| quote(&client.to_string()), str::to_owned)
+    }
+
+    /// The client, with its role if there is one, as JSON.
     pub(super) fn describe(&self, client: ClientId, role: Option<&str>) -> String {
-        let id = match &self.own_id {
-            Some(id) => id.to_string(),
-            None => format!("\"{client}\""),
-        };
+        let id = self.shown_id(client);
         let name = &self.name[1..self.name.len() - 1];
         let comma = if name.is_empty() { "" } else { "," };
         let role = role.map_or(String::new(), |role| format!(r#","role":"{role}""#));

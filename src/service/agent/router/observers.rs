@@ -153,11 +153,8 @@ impl Sessions {
         let observers = bound.observers.iter().filter(|other| **other != client);
         let observers = observers.filter_map(|other| describe(*other, "observer"));
         let connected: Vec<_> = controller.into_iter().chain(observers).collect();
-        let own = exchange
-            .clients
-            .get(client)
-            .and_then(|state| state.own_id.clone());
-        let own = own.map_or_else(|| quote(&client.to_string()), String::from);
+        let state = exchange.clients.get(client).ok_or(SessionError::Denied)?;
+        let own = state.shown_id(client);
         let history = match policy {
             HistoryPolicy::None => String::new(),
             _ => format!(

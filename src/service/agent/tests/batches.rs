@@ -159,7 +159,7 @@ fn nothing_of_a_batch_is_left_when_its_sender_has_gone() {
     sim.agent_sends(&batch(&[permission]));
     assert_eq!(sim.output.batches.len(), 2);
     sim.router.handle_agent_exited(0, "{}", &mut sim.output);
-    // The requests of the client have failed, and the agent's batch is forgotten.
+    // The client's requests fail. The agent's batch is dropped with its process.
     let array = sim.client_received(1);
     assert_eq!(ids(&array).len(), 2);
     assert_eq!(array[0]["error"]["code"], -32012);
