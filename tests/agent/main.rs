@@ -5,6 +5,7 @@
 mod common;
 
 #[cfg(feature = "client")]
+mod an_editor_continues_its_sessions;
 mod an_editor_never_notices_a_cut;
 mod each_kind_of_client_has_an_agent;
 mod one_agent_serves_many_clients;

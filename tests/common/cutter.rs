@@ -23,6 +23,8 @@ struct State {
     forgotten: Vec<Arc<AtomicBool>>,
     accepted: usize,
     is_over: bool,
+    /// Changes the first bytes of each client.
+    edit: fn(&mut [u8]),
 }
 
 impl Cutter {
@@ -38,6 +40,7 @@ impl Cutter {
             forgotten: Vec::new(),
             accepted: 0,
             is_over: false,
+            edit: |_| {},
         }));
         let shared = Arc::clone(&state);
         std::thread::spawn(move || {
@@ -56,13 +59,20 @@ impl Cutter {
                 let left = Arc::new(Mutex::new(state.limits.pop()));
                 let forgotten = Arc::new(AtomicBool::new(false));
                 state.forgotten.push(Arc::clone(&forgotten));
-                for (from, to) in [(clone(&client), clone(&server)), (server, client)] {
+                let edits: [fn(&mut [u8]); 2] = [state.edit, |_| {}];
+                let pairs = [(clone(&client), clone(&server)), (server, client)];
+                for ((from, to), edit) in pairs.into_iter().zip(edits) {
                     let (left, forgotten) = (Arc::clone(&left), Arc::clone(&forgotten));
-                    std::thread::spawn(move || pass(from, to, &left, &forgotten));
+                    std::thread::spawn(move || pass(from, to, &left, &forgotten, edit));
                 }
             }
         });
         Self { address, state }
+    }
+
+    /// Changes the first bytes that the client of each later connection sends.
+    pub fn edit(&self, edit: fn(&mut [u8])) {
+        lock(&self.state).edit = edit;
     }
 
     /// Sends the next connections to another server, or nowhere.
@@ -109,8 +119,10 @@ fn pass(
     mut to: TcpStream,
     left: &Mutex<Option<usize>>,
     forgotten: &AtomicBool,
+    edit: fn(&mut [u8]),
 ) {
     let mut buffer = [0; 4096];
+    let mut is_first = true;
     loop {
         let count = match from.read(&mut buffer) {
             Ok(0) => break,
@@ -120,6 +132,9 @@ fn pass(
         };
         if forgotten.load(Ordering::SeqCst) {
             continue;
+        }
+        if std::mem::take(&mut is_first) {
+            edit(&mut buffer[..count]);
         }
         let mut left = lock(left);
         let passed = left.map_or(count, |left| left.min(count));

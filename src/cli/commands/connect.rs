@@ -33,8 +33,8 @@ sent as a message, and each message is written to standard output as a line. A p
 agents or MCP servers as child processes can thus use one that runs elsewhere. After a cut, the
 connection resumes, and every message arrives exactly once. All other output goes to standard error.
 
-If the connection is lost for good, each pending JSON-RPC request gets the error -32016, and the
-next 'initialize' begins a new connection.
+If the connection is lost for good, each pending JSON-RPC request gets the error -32016. Sessions of
+an agent (ACP) continue on a new connection; otherwise, the next 'initialize' begins one.
 
 URL is ws://HOST[:PORT]/PATH or wss://HOST[:PORT]/PATH, or for a unix socket ws+unix:SOCKET:PATH.
 Exit codes: 0 standard input has ended, or the server has closed the connection with code 1000;
@@ -121,6 +121,7 @@ fn run_connect(mut settings: Settings) -> Result<Outcome, Failure> {
     let mut bridge = BridgeConfig::new(connect.with_retry(retry));
     bridge.framing = settings.client.framing;
     bridge.json = !settings.has("no-json");
+    bridge.continue_sessions = !settings.has("no-resume");
     bridge.buffer = settings.client.buffer;
     bridge.linger = settings.client.linger;
     bridge.give_up = settings.give_up();

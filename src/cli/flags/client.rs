@@ -112,7 +112,7 @@ pub(super) const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
-        help: "do not ask for a resumable connection",
+        help: "do not ask for a resumable connection; connect also does not continue the sessions of an agent on a new one",
         for_routes: false,
         ..NO_RESUME
     },

@@ -21,14 +21,14 @@ impl Bridge {
         let is_answered = self.config.json && !self.requests.has_waiting();
         match self.link {
             Link::None => return self.finish(ctx, None),
-            Link::Waiting(_) | Link::Opening(_)
-                if self.was_open && is_answered && self.pending.is_empty() =>
+            Link::Waiting(_) | Link::Opening(_) | Link::Returning { .. }
+                if self.was_open && is_answered && self.undelivered_count() == 0 =>
             {
                 return self.finish(ctx, None);
             }
             Link::Open { client, .. } if is_answered => return self.close(ctx, client),
             Link::Open { client, is_cut, .. } if !is_cut && ctx.is_congested(client) => return,
-            Link::Waiting(_) | Link::Opening(_) | Link::Open { .. } => {}
+            Link::Waiting(_) | Link::Opening(_) | Link::Returning { .. } | Link::Open { .. } => {}
         }
         self.begin_linger(ctx);
     }
@@ -50,8 +50,8 @@ impl Bridge {
         self.linger_expired = true;
         match self.link {
             Link::None => self.finish(ctx, None),
-            Link::Waiting(_) | Link::Opening(_) => {
-                let failure = undelivered(self.pending.len() as u64);
+            Link::Waiting(_) | Link::Opening(_) | Link::Returning { .. } => {
+                let failure = undelivered(self.undelivered_count());
                 let failure = failure.or_else(|| self.last_error.take());
                 self.fail(ctx, "there is no connection", failure);
             }
@@ -94,7 +94,7 @@ impl Bridge {
         self.stage = Stage::Finished;
         self.failure = failure.or(self.failure.take());
         match self.link {
-            Link::Opening(client) | Link::Open { client, .. } => {
+            Link::Opening(client) | Link::Returning { client, .. } | Link::Open { client, .. } => {
                 ctx.close(client, CloseCode::NORMAL, "");
             }
             Link::Waiting(timer) => ctx.cancel_timer(timer),
@@ -118,18 +118,15 @@ impl Bridge {
 
     /// The connection is lost for good, but another one can take its place.
     pub(super) fn handle_loss(&mut self, ctx: &mut Context, reason: &str, was_stable: bool) {
-        let errors = self.requests.handle_loss(reason);
+        let errors = self.forget_connection(ctx, reason);
+        for error in &errors {
+            self.answer(ctx, error);
+        }
         if self.stage != Stage::Running {
             let failure = format!("the connection was lost: {reason}");
-            for error in &errors {
-                self.answer(ctx, error);
-            }
             return self.finish(ctx, Some(failure));
         }
         log::warn!("the connection was lost: {reason}");
-        for error in errors {
-            self.answer(ctx, &error);
-        }
         if self.requests.awaits_initialize() {
             self.link = Link::None;
         } else {
@@ -139,7 +136,7 @@ impl Bridge {
     }
 
     /// Begins another connection: at once, or after a delay if the last one was unstable.
-    fn reconnect(&mut self, ctx: &mut Context, reason: &str, was_stable: bool) {
+    pub(super) fn reconnect(&mut self, ctx: &mut Context, reason: &str, was_stable: bool) {
         if was_stable {
             self.unstable = 0;
             self.unstable_since = None;

@@ -10,7 +10,7 @@ use crate::service::framing::FramingError;
 use crate::service::jsonrpc::{IdRecovery, parse_error};
 use crate::service::lines::Line;
 use crate::service::pipe::PipeState;
-use crate::{Context, Message, OwnedMessage};
+use crate::{ClientId, Context, Message, OwnedMessage};
 
 /// What a message that waits for the connection takes in addition to its bytes.
 const OVERHEAD: usize = 16;
@@ -22,7 +22,9 @@ impl Bridge {
         owes_too_much
             || match self.link {
                 Link::None => false,
-                Link::Waiting(_) | Link::Opening(_) => self.pending_bytes > self.config.buffer / 2,
+                Link::Waiting(_) | Link::Opening(_) | Link::Returning { .. } => {
+                    self.pending_bytes > self.config.buffer / 2
+                }
                 Link::Open { client, .. } => ctx.is_congested(client),
             }
     }
@@ -49,7 +51,7 @@ impl Bridge {
                 if let Some(skipped) = self.skipped.take() {
                     match self.requests.handle_long_local(skipped) {
                         Local::Pass(text) => self.send(ctx, Message::Text(&text)),
-                        Local::Refuse(text) => self.answer(ctx, &text),
+                        Local::Reply(text) => self.answer(ctx, &text),
                         Local::Begin(_) | Local::Drop => {}
                     }
                 }
@@ -85,7 +87,7 @@ impl Bridge {
                 self.connect(ctx);
                 self.send(ctx, Message::Text(text));
             }
-            Local::Refuse(answer) => {
+            Local::Reply(answer) => {
                 let is_json = text.trim_start().starts_with(['{', '[']);
                 if !is_json && !std::mem::replace(&mut self.has_warned_of_input, true) {
                     self.warn(
@@ -102,11 +104,8 @@ impl Bridge {
     /// Sends a message, or keeps it for the next connection.
     pub(super) fn send(&mut self, ctx: &mut Context, message: Message<'_>) {
         if let Link::Open { client, .. } = self.link {
-            // A connection that is ending takes no more messages. The answers that the requests among them get are errors.
-            let is_sent = ctx.try_send(client, message).is_ok();
-            if is_sent {
-                self.silence.sent(ctx);
-            }
+            // A connection that is ending takes no more messages. If it cannot be continued, the requests among them get errors.
+            let is_sent = self.send_now(ctx, client, message);
             if is_sent || self.config.json {
                 return;
             }
@@ -116,6 +115,26 @@ impl Bridge {
             Message::Text(text) => OwnedMessage::Text(text.to_owned()),
             Message::Binary(bytes) => OwnedMessage::Binary(bytes.to_vec()),
         });
+    }
+
+    /// Sends a message on a connection that is open. Returns whether it takes messages.
+    pub(super) fn send_now(
+        &mut self,
+        ctx: &mut Context,
+        client: ClientId,
+        message: Message<'_>,
+    ) -> bool {
+        let is_sent = match message {
+            Message::Text(text) => {
+                let text = self.durable.send(text, self.config.buffer);
+                ctx.try_send(client, Message::Text(&text)).is_ok()
+            }
+            Message::Binary(_) => ctx.try_send(client, message).is_ok(),
+        };
+        if is_sent {
+            self.silence.sent(ctx);
+        }
+        is_sent
     }
 
     /// Reads standard input again, unless it must wait.

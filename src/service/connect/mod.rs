@@ -1,12 +1,17 @@
 //! A client whose messages are lines, or messages with another framing, on the process's own standard streams.
 //!
 //! Every message of standard input is sent exactly once and in order, and so is every message to standard output, for as long as
-//! the server keeps the connection. When the connection is lost for good, [`Requests`] answers what waits.
+//! the server keeps the connection. If the server has resumable connections of its own, the loop brings them back. If it has those of
+//! a draft of the Agent Client Protocol, [`Durable`] does so. When the connection is lost for good, [`Requests`] answers what waits,
+//! and [`Restoration`] continues the sessions of that protocol on another one.
 
+mod continuing;
+mod durable;
 mod ending;
 mod input;
 mod output;
 mod requests;
+mod sessions;
 #[cfg(test)]
 mod tests;
 
@@ -14,9 +19,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
+use self::continuing::Next;
+use self::durable::Durable;
 use self::ending::undelivered;
 use self::output::Output;
-use self::requests::{Remote, Requests};
+use self::requests::Requests;
+use self::sessions::Restoration;
 use super::advice::{Problem, with_advice};
 use super::framing::Decoder;
 use super::pipe::{LineReader, PipeState};
@@ -41,6 +49,9 @@ pub struct BridgeConfig {
     pub framing: Framing,
     /// Whether messages are JSON-RPC. If not, they pass through untouched.
     pub json: bool,
+    /// Whether to continue connections of the Agent Client Protocol that the server does not let resume otherwise: with the cursors of
+    /// a draft of that protocol, or by loading the sessions again on a new connection.
+    pub continue_sessions: bool,
     /// While messages of half of this size, in bytes, wait for a connection, standard input is not read. The buffer of
     /// [`ResumeConfig`](crate::ResumeConfig) should have the same size.
     pub buffer: usize,
@@ -60,6 +71,7 @@ impl BridgeConfig {
             connect,
             framing: Framing::Lines,
             json: true,
+            continue_sessions: true,
             buffer: 4 << 20,
             linger: Duration::from_secs(5),
             give_up: Retry::GIVE_UP,
@@ -80,12 +92,26 @@ enum Link {
     Waiting(TimerId),
     /// It is being opened.
     Opening(ClientId),
+    /// It is open, but first it must continue where the last one was lost.
+    Returning { client: ClientId, since: Time },
     /// It is open.
     Open {
         client: ClientId,
         since: Time,
         is_cut: bool,
     },
+}
+
+impl Link {
+    /// The client of a connection that is open, and since when it is.
+    fn connected(self) -> Option<(ClientId, Time)> {
+        match self {
+            Self::Returning { client, since } | Self::Open { client, since, .. } => {
+                Some((client, since))
+            }
+            Self::None | Self::Waiting(_) | Self::Opening(_) => None,
+        }
+    }
 }
 
 /// How far the end of the bridge is.
@@ -128,6 +154,13 @@ pub struct Bridge {
     /// The line over the limit that is being skipped.
     skipped: Option<IdRecovery>,
     requests: Requests,
+    durable: Durable,
+    /// What the next connection continues, or the present one if it is returning.
+    next: Next,
+    restoration: Restoration,
+    /// When to stop waiting for a connection to continue, and for the answers to requests that the server may not have received.
+    return_limit: Option<TimerId>,
+    doubts_limit: Option<TimerId>,
     link: Link,
     stage: Stage,
     /// Messages for the next connection, and their size in bytes.
@@ -162,6 +195,11 @@ impl Bridge {
             broken: None,
             skipped: None,
             requests: Requests::default(),
+            durable: Durable::default(),
+            next: Next::Afresh,
+            restoration: Restoration::default(),
+            return_limit: None,
+            doubts_limit: None,
             link: Link::None,
             stage: Stage::Running,
             pending: VecDeque::new(),
@@ -191,7 +229,7 @@ impl Bridge {
     }
 
     fn connect(&mut self, ctx: &mut Context) {
-        match ctx.connect(self.config.connect.clone()) {
+        match ctx.connect(self.next_connect()) {
             Ok(client) => self.link = Link::Opening(client),
             Err(ConnectError::Cancelled) => self.link = Link::None,
             Err(error) => self.fail_to_connect(ctx, &error),
@@ -243,7 +281,7 @@ impl Bridge {
             }
             return ctx.stop();
         }
-        if let Link::Open { client, .. } = self.link
+        if let Some((client, _)) = self.link.connected()
             && output.has_room()
         {
             ctx.set_held(client, false);
@@ -264,7 +302,7 @@ impl Service for Bridge {
         self.connect(ctx);
     }
 
-    fn connect_opened(&mut self, ctx: &mut Context, client: ClientId, _: &ResponseHead<'_>) {
+    fn connect_opened(&mut self, ctx: &mut Context, client: ClientId, head: &ResponseHead<'_>) {
         if self.link != Link::Opening(client) {
             return;
         }
@@ -273,15 +311,7 @@ impl Service for Bridge {
             // Most of what was used until here is not used again.
             drop_code();
         }
-        self.link = Link::Open {
-            client,
-            since: ctx.now(),
-            is_cut: false,
-        };
-        self.pending_bytes = 0;
-        for message in std::mem::take(&mut self.pending) {
-            self.send(ctx, message.as_message());
-        }
+        self.begin_connection(ctx, client, head.single("acp-connection-id"));
         if self.output.as_ref().is_some_and(Output::is_full) {
             ctx.set_held(client, true);
         }
@@ -365,20 +395,25 @@ impl Service for Bridge {
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
-        let Some(output) = &mut self.output else {
+        let connected = self.link.connected();
+        let (Some(output), true) = (
+            &mut self.output,
+            connected.is_some_and(|(open, _)| open == client),
+        ) else {
             return;
         };
         ctx.spend(2 + message.as_bytes().len() / 512);
         match message {
             _ if !self.config.json => output.raw(ctx, message.as_bytes()),
-            Message::Text(text) => match self.requests.handle_remote(text) {
-                Remote::Pass(text) => output.message(ctx, &text),
-                Remote::Refuse(text) => ctx.send(client, Message::Text(&text)),
-                Remote::Ignore => return self.warn_of_other_protocol(),
-            },
+            Message::Text(text) => {
+                self.durable.receive(text);
+                if !self.handle_return(ctx, client, text) {
+                    self.handle_text(ctx, client, text);
+                }
+            }
             Message::Binary(_) => return self.warn_of_other_protocol(),
         }
-        if output.is_full() {
+        if self.output.as_ref().is_some_and(Output::is_full) {
             ctx.set_held(client, true);
         }
         self.check_end(ctx);
@@ -390,23 +425,19 @@ impl Service for Bridge {
     }
 
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &CloseReason) {
-        let Link::Open {
-            client: open,
-            since,
-            ..
-        } = self.link
-        else {
+        let connected = self.link.connected();
+        let Some((_, since)) = connected.filter(|(open, _)| *open == client) else {
             return;
         };
-        if open != client {
-            return;
-        }
+        let has_returned = matches!(self.link, Link::Open { .. });
         self.link = Link::None;
         if self.stage == Stage::Finished {
             return;
         }
         let was_stable = ctx.now().since(since) >= STABLE;
         let text = describe(ending);
+        let may_return =
+            self.durable.can_return() && self.next != Next::Restore && !self.linger_expired;
         match (ending.cause, ending.code, self.not_resumed.take()) {
             _ if ctx.is_stopping() => self.finish(ctx, None),
             (_, _, Some((error, true))) => self.handle_loss(ctx, &error, was_stable),
@@ -422,6 +453,9 @@ impl Service for Bridge {
             (_, CloseCode::TAKEN_OVER, _) => {
                 let failure = "another connection has taken over".to_owned();
                 self.fail(ctx, &text, Some(failure));
+            }
+            _ if may_return && self.stage != Stage::Closing => {
+                self.handle_cut(ctx, &text, was_stable, has_returned);
             }
             _ => self.handle_loss(ctx, &text, was_stable),
         }
@@ -445,11 +479,13 @@ impl Service for Bridge {
         } else if self.output.as_ref().is_some_and(|one| one.is_timer(timer)) {
             self.write_output(ctx);
         } else if self.silence.is_timer(timer) {
-            let client = match self.link {
-                Link::Open { client, .. } => Some(client),
-                Link::None | Link::Waiting(_) | Link::Opening(_) => None,
-            };
-            self.silence.check(ctx, client);
+            let client = self.link.connected().map(|(client, _)| client);
+            let may_cut = self.durable.can_return();
+            self.silence.check(ctx, client, may_cut);
+        } else if self.return_limit == Some(timer) {
+            self.handle_return_limit(ctx);
+        } else if self.doubts_limit == Some(timer) {
+            self.handle_doubts_limit(ctx);
         } else if self.linger == Some(timer) {
             self.handle_linger_end(ctx);
         } else if self.link == Link::Waiting(timer) {
@@ -458,7 +494,7 @@ impl Service for Bridge {
     }
 
     fn draining(&mut self, ctx: &mut Context) {
-        if let Link::Open { client, .. } = self.link {
+        if let Some((client, _)) = self.link.connected() {
             ctx.close(client, CloseCode::NORMAL, "");
         }
     }
@@ -469,7 +505,9 @@ impl Service for Bridge {
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         match self.link {
-            Link::Opening(client) | Link::Open { client, .. } => visit(client),
+            Link::Opening(client) | Link::Returning { client, .. } | Link::Open { client, .. } => {
+                visit(client);
+            }
             Link::None | Link::Waiting(_) => {}
         }
     }

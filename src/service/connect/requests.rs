@@ -5,16 +5,18 @@
 //!
 //! * The local side's answers to requests of the old connection are dropped. If a request on the new connection has the id of
 //!   such a request, the local side sees it under another id.
-//! * If the local side has sent `initialize`, its messages are not passed on until it sends `initialize` again.
+//! * If the local side has sent `initialize`, its messages are not passed on until it sends `initialize` again, or until the new
+//!   connection has taken the place of the old one.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use crate::service::json::quote;
+use super::sessions::Sessions;
+use crate::service::json::{Skimmer, quote};
 use crate::service::jsonrpc::{
-    Envelope, EnvelopeError, IdKey, IdRecovery, MAX_ID, MessageKind, RecoveredId, WaitingIds, code,
-    error, invalid_message_error, member, with_id,
+    Envelope, EnvelopeError, IdKey, IdRecovery, MAX_ID, MessageKind, RecoveredId, WaitingIds,
+    batch_messages, code, error, invalid_message_error, is_array, member, with_id,
 };
 use crate::service::process::AttachEvent;
 
@@ -28,8 +30,8 @@ pub(super) enum Local<'a> {
     Pass(Cow<'a, str>),
     /// Begin a new connection and pass it on.
     Begin(&'a str),
-    /// Do not pass it on, and write this to the local side.
-    Refuse(String),
+    /// Do not pass it on, and write this response to the local side.
+    Reply(String),
     /// Do not pass it on.
     Drop,
 }
@@ -62,6 +64,10 @@ pub(super) struct Requests {
     is_initialized: bool,
     /// Why the connection was lost, until the local side sends `initialize` again.
     lost: Option<Box<str>>,
+    /// What the local side has opened, for another connection.
+    pub(super) sessions: Sessions,
+    /// Whether another connection has taken the place of the one on which the local side has sent `initialize`.
+    is_restored: bool,
 }
 
 impl Requests {
@@ -85,18 +91,23 @@ impl Requests {
         let envelope = match Envelope::parse(text) {
             Ok(envelope) => envelope,
             Err(error @ EnvelopeError::Parse) => {
-                return Local::Refuse(invalid_message_error(text, &error));
+                return Local::Reply(invalid_message_error(text, &error));
             }
             // The server decides about a batch, and about other versions of JSON-RPC.
             Err(EnvelopeError::Invalid { .. }) if self.lost.is_none() => {
+                self.note_local_batch(text);
                 return Local::Pass(text.into());
             }
-            Err(error) => return Local::Refuse(invalid_message_error(text, &error)),
+            Err(error) => return Local::Reply(invalid_message_error(text, &error)),
         };
         match &envelope.kind {
             MessageKind::Request { method, id } => {
                 let raw = &text[id.clone()];
-                self.handle_local_request(text, method == "initialize", raw)
+                let local = self.handle_local_request(text, method == "initialize", raw);
+                if matches!(local, Local::Pass(_) | Local::Begin(_)) {
+                    self.sessions.handle_local(&envelope);
+                }
+                local
             }
             MessageKind::Notification { .. } if self.lost.is_some() => Local::Drop,
             MessageKind::Notification { .. } => {
@@ -121,7 +132,15 @@ impl Requests {
     ) -> Local<'a> {
         if id.len() > MAX_ID {
             let why = Some("the id is too long");
-            return Local::Refuse(error(id, code::INVALID, "Invalid request", why));
+            return Local::Reply(error(id, code::INVALID, "Invalid request", why));
+        }
+        if is_initialize
+            && self.is_restored
+            && let Some(result) = self.sessions.initialized()
+        {
+            // Some local sides do so after an error about the connection.
+            let response = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#);
+            return Local::Reply(response);
         }
         match self.lost.take_if(|_| is_initialize) {
             Some(_) => {
@@ -131,16 +150,42 @@ impl Requests {
             }
             None => {
                 if let Some(reason) = &self.lost {
-                    return Local::Refuse(lost_error(id, reason));
+                    return Local::Reply(lost_error(id, reason));
                 }
             }
         }
         if self.local.len() == MAX_WAITING {
-            return Local::Refuse(too_many(id));
+            return Local::Reply(too_many(id));
         }
         self.is_initialized |= is_initialize;
         self.local.insert(id);
         Local::Pass(text.into())
+    }
+
+    /// Notes the requests in a batch, if the message is one.
+    fn note_local_batch(&mut self, text: &str) {
+        for envelope in batch(text) {
+            if let Some(id) = envelope.id().filter(|_| is_request(&envelope))
+                && self.local.len() < MAX_WAITING
+            {
+                self.local.insert(id);
+                self.sessions.handle_local(&envelope);
+            }
+        }
+    }
+
+    /// Notes the responses and requests in a batch, if the message is one.
+    fn note_remote_batch(&mut self, text: &str) {
+        for envelope in batch(text) {
+            self.sessions.handle_remote(&envelope);
+            match envelope.id() {
+                Some(id) if is_request(&envelope) && self.remote.len() < MAX_WAITING => {
+                    self.remote.insert(id);
+                }
+                Some(id) if !is_request(&envelope) => _ = self.local.remove(&IdKey::of(id)),
+                _ => {}
+            }
+        }
     }
 
     /// Handles a message of the local side that is over the limit. An answer becomes an error, so that the remote side does
@@ -149,7 +194,7 @@ impl Requests {
         match skipped.finish() {
             Some(RecoveredId::Request(id)) => {
                 let why = Some("the request is over the message limit");
-                Local::Refuse(error(&id, code::INVALID, "Invalid request", why))
+                Local::Reply(error(&id, code::INVALID, "Invalid request", why))
             }
             Some(RecoveredId::Response(id)) => {
                 let id = match self.answer(&id) {
@@ -162,7 +207,7 @@ impl Requests {
             }
             None => {
                 let why = Some("the message is over the message limit");
-                Local::Refuse(error("null", code::INVALID, "Invalid request", why))
+                Local::Reply(error("null", code::INVALID, "Invalid request", why))
             }
         }
     }
@@ -185,10 +230,12 @@ impl Requests {
         let envelope = match Envelope::parse(text) {
             Ok(envelope) => envelope,
             Err(EnvelopeError::Invalid { .. }) if may_be_message(text) => {
+                self.note_remote_batch(text);
                 return Remote::Pass(text.into());
             }
             Err(_) => return Remote::Ignore,
         };
+        self.sessions.handle_remote(&envelope);
         match &envelope.kind {
             MessageKind::Request { id, .. } => {
                 let raw = &text[id.clone()];
@@ -264,19 +311,65 @@ impl Requests {
     /// The connection is lost for good. Returns an error for each request of the local side that waits, in the order of the
     /// requests.
     pub(super) fn handle_loss(&mut self, reason: &str) -> Vec<String> {
+        self.handle_loss_of(reason, |_| true)
+    }
+
+    /// The same, but the connection has got only those requests that `is_sent` says. The others still wait.
+    pub(super) fn handle_loss_of(
+        &mut self,
+        reason: &str,
+        is_sent: impl Fn(&IdKey) -> bool,
+    ) -> Vec<String> {
         if self.is_initialized {
             self.lost = Some(reason.into());
             self.is_initialized = false;
         }
+        self.is_restored = false;
+        self.sessions.handle_loss();
         self.renamed.clear();
         // A local side that never answers must not make this grow.
         let room = MAX_WAITING.saturating_sub(self.stale.len());
         for id in self.remote.take().into_iter().take(room) {
             self.stale.insert(&id);
         }
-        let waiting = self.local.take().into_iter();
-        waiting.map(|id| lost_error(&id, reason)).collect()
+        let mut errors = Vec::new();
+        for id in self.local.take() {
+            if is_sent(&IdKey::of(&id)) {
+                errors.push(lost_error(&id, reason));
+            } else {
+                self.local.insert(&id);
+            }
+        }
+        errors
     }
+
+    /// The next connection takes the place of the one that was lost, so the local side need not send `initialize` again.
+    pub(super) fn continue_on_next(&mut self) {
+        self.is_initialized |= self.lost.take().is_some();
+        self.is_restored = true;
+    }
+
+    /// Gives up these requests of the local side, whose fate is unknown. Returns an error for each.
+    pub(super) fn give_up(&mut self, ids: &HashSet<IdKey>, reason: &str) -> Vec<String> {
+        let given_up = ids.iter().filter(|id| self.local.remove(id));
+        given_up
+            .map(|id| lost_error(&id.to_raw(), reason))
+            .collect()
+    }
+}
+
+/// The messages of a batch that are valid. None if the text is no batch.
+fn batch(text: &str) -> Vec<Envelope<'_>> {
+    if !is_array(text) {
+        return Vec::new();
+    }
+    let messages = batch_messages(text, Skimmer::new(text)).unwrap_or_default();
+    let messages = messages.into_iter().map(Envelope::parse);
+    messages.filter_map(Result::ok).collect()
+}
+
+fn is_request(envelope: &Envelope<'_>) -> bool {
+    matches!(envelope.kind, MessageKind::Request { .. })
 }
 
 /// The request that an answer is for.

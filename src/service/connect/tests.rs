@@ -67,7 +67,7 @@ fn without_a_loss_every_message_passes_unchanged() {
             Remote::Pass(Cow::Borrowed(text))
         );
     }
-    let Local::Refuse(refused) = requests.handle_local("no JSON") else {
+    let Local::Reply(refused) = requests.handle_local("no JSON") else {
         panic!("it is refused");
     };
     assert_eq!(failure(&refused), (Value::Null, -32700));
@@ -95,15 +95,14 @@ fn a_long_line_is_refused_or_answered_in_its_place() {
         skipped
     };
     let mut requests = Requests::default();
-    let Local::Refuse(refused) = requests.handle_long_local(long(r#"{"id":7,"method":"x"}"#))
-    else {
+    let Local::Reply(refused) = requests.handle_long_local(long(r#"{"id":7,"method":"x"}"#)) else {
         panic!("it is refused");
     };
     assert_eq!(failure(&refused), (json!(7), -32600));
     requests.handle_remote(&request(&json!(8), "fs/read"));
     let failed = passed(requests.handle_long_local(long(r#"{"id":8,"result":"long"}"#)));
     assert_eq!(failure(&failed), (json!(8), -32603));
-    let Local::Refuse(refused) = requests.handle_long_local(long("[1,2]")) else {
+    let Local::Reply(refused) = requests.handle_long_local(long("[1,2]")) else {
         panic!("it is refused");
     };
     assert_eq!(failure(&refused), (Value::Null, -32600));
@@ -121,7 +120,7 @@ fn each_side_may_have_a_limited_number_of_requests() {
         );
     }
     let one_more = request(&json!("more"), "x");
-    let Local::Refuse(refused) = requests.handle_local(&one_more) else {
+    let Local::Reply(refused) = requests.handle_local(&one_more) else {
         panic!("it is refused");
     };
     assert_eq!(failure(&refused), (json!("more"), -32013));
@@ -151,15 +150,14 @@ fn the_next_initialize_begins_afresh() {
         value(&failed[0])["error"]["data"],
         json!({"reason": "the server has restarted"})
     );
-    let Local::Refuse(refused) = requests.handle_local(&request(&json!(1), "session/prompt"))
-    else {
+    let Local::Reply(refused) = requests.handle_local(&request(&json!(1), "session/prompt")) else {
         panic!("it is refused");
     };
     assert_eq!(failure(&refused), (json!(1), -32016));
     let note = r#"{"jsonrpc":"2.0","method":"x"}"#;
     assert_eq!(requests.handle_local(note), Local::Drop);
     assert_eq!(requests.handle_local(&answer(&json!(1))), Local::Drop);
-    assert!(matches!(requests.handle_local("[]"), Local::Refuse(_)));
+    assert!(matches!(requests.handle_local("[]"), Local::Reply(_)));
     let again = request(&json!(2), "initialize");
     assert_eq!(requests.handle_local(&again), Local::Begin(&again));
     assert!(requests.has_waiting());
@@ -204,7 +202,7 @@ fn messages_of_different_connections_never_mix() {
                             assert!(lost && begins && sent == text);
                             lost = false;
                         }
-                        Local::Refuse(error) => {
+                        Local::Reply(error) => {
                             assert!(lost && !begins);
                             assert_eq!(failure(&error), (id, -32016));
                             continue;

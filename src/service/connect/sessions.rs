@@ -1,0 +1,468 @@
+//! The sessions of the local side in the Agent Client Protocol, so that they can continue on another connection. Without I/O.
+//!
+//! [`Sessions`] remembers how the local side has initialized its connection and opened its sessions. When the connection is lost for
+//! good, a [`Restoration`] repeats these requests on the next one, so that the local side need not know of the loss. Only the
+//! requests that were pending have failed.
+
+use std::collections::{HashMap, VecDeque};
+
+use serde_json::{Map, Value, json};
+
+use crate::service::jsonrpc::{Envelope, IdKey, MessageKind, is_same, member};
+
+/// The maximum number of sessions that are remembered, and of requests for sessions that are pending.
+const MAX_SESSIONS: usize = 256;
+
+/// The maximum size of the parameters of a request that is remembered, in bytes.
+const MAX_PARAMS: usize = 64 << 10;
+
+/// The maximum number of settings of a session that are remembered.
+const MAX_SETTINGS: usize = 32;
+
+/// What the local side has initialized and opened.
+#[derive(Debug, Default)]
+pub(super) struct Sessions {
+    /// The parameters of `initialize`, as JSON.
+    initialize: Box<str>,
+    /// The result of `initialize`, as JSON. Nothing is remembered before it.
+    initialized: Option<Box<str>>,
+    /// The pending requests that concern sessions.
+    asked: HashMap<IdKey, Asked>,
+    /// The open sessions, in the order in which they were opened.
+    open: Vec<Session>,
+}
+
+/// A pending request of the local side.
+#[derive(Debug)]
+enum Asked {
+    Initialize(Box<str>),
+    /// The parameters of `session/new` and of the methods like it.
+    Open(Box<str>),
+    Close(String),
+    Set(String, Setting),
+}
+
+/// A request that has changed a session, to be repeated. A later one of the same kind replaces it.
+#[derive(Clone, Debug)]
+struct Setting {
+    method: String,
+    /// For `session/set_config_option`, the option.
+    option: Option<String>,
+    params: Box<str>,
+}
+
+#[derive(Debug)]
+struct Session {
+    id: String,
+    /// The parameters of the request that has opened it.
+    params: Box<str>,
+    /// The token with which Outrigger gives it to another connection.
+    resume_token: Option<String>,
+    settings: Vec<Setting>,
+    /// Whether a turn is running, as far as `state_update` of version 2 says so.
+    is_running: bool,
+    /// Whether a turn was running when the connection was lost, and the agent has not said anything else since.
+    was_running: bool,
+}
+
+impl Sessions {
+    /// Sees a request of the local side.
+    pub(super) fn handle_local(&mut self, envelope: &Envelope<'_>) {
+        let MessageKind::Request { method, id } = &envelope.kind else {
+            return;
+        };
+        let text = envelope.text;
+        let Some(params) = envelope.body.clone() else {
+            return;
+        };
+        if params.len() > MAX_PARAMS || self.asked.len() == MAX_SESSIONS {
+            return;
+        }
+        let session = || envelope.session.as_deref().map(str::to_owned);
+        let params = text[params].into();
+        let asked = match &**method {
+            // MCP has a method of this name, too. Its versions are dates.
+            "initialize" => version(envelope).map(|_| Asked::Initialize(params)),
+            _ if self.initialized.is_none() => None,
+            "session/new" | "session/load" | "session/resume" | "session/fork" => {
+                Some(Asked::Open(params))
+            }
+            "session/close" | "session/delete" => session().map(Asked::Close),
+            "session/set_mode" | "session/set_model" | "session/set_config_option" => {
+                let option = envelope.of_body("configId");
+                let setting = Setting {
+                    method: method.clone().into_owned(),
+                    option: option.map(|option| text[option].to_owned()),
+                    params,
+                };
+                session().map(|session| Asked::Set(session, setting))
+            }
+            _ => None,
+        };
+        if let Some(asked) = asked {
+            self.asked.insert(IdKey::of(&text[id.clone()]), asked);
+        }
+    }
+
+    /// Sees a message of the remote side.
+    pub(super) fn handle_remote(&mut self, envelope: &Envelope<'_>) {
+        match &envelope.kind {
+            MessageKind::Response { id, result } if !self.asked.is_empty() => {
+                let asked = self.asked.remove(&IdKey::of(&envelope.text[id.clone()]));
+                if let (Some(asked), Some(result)) = (asked, result) {
+                    self.handle_success(asked, envelope, &envelope.text[result.clone()]);
+                }
+            }
+            MessageKind::Notification { method } if method == "session/update" => {
+                self.handle_update(envelope);
+            }
+            _ => {}
+        }
+    }
+
+    fn handle_success(&mut self, asked: Asked, envelope: &Envelope<'_>, result: &str) {
+        match asked {
+            Asked::Initialize(params) => {
+                *self = Self {
+                    initialize: params,
+                    initialized: Some(result.into()),
+                    ..Self::default()
+                };
+            }
+            Asked::Open(params) => {
+                let own = envelope.session.as_deref().map(str::to_owned);
+                if let Some(id) = own.or_else(|| session_of(&params)) {
+                    let resume_token = envelope.resume_token().map(|token| token.into_owned());
+                    self.open(id, params, resume_token);
+                }
+            }
+            Asked::Close(session) => self.open.retain(|one| one.id != session),
+            Asked::Set(session, setting) => {
+                if let Some(session) = self.open.iter_mut().find(|one| one.id == session) {
+                    session.set(setting);
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, id: String, params: Box<str>, resume_token: Option<String>) {
+        self.open.retain(|one| one.id != id);
+        if self.open.len() < MAX_SESSIONS {
+            self.open.push(Session {
+                id,
+                params,
+                resume_token,
+                settings: Vec::new(),
+                is_running: false,
+                was_running: false,
+            });
+        }
+    }
+
+    /// Notes whether a turn of version 2 is running.
+    fn handle_update(&mut self, envelope: &Envelope<'_>) {
+        let session = envelope.session.as_deref();
+        let session = self.open.iter_mut().find(|one| Some(&*one.id) == session);
+        let (Some(session), Some(update)) = (session, envelope.of_body("update")) else {
+            return;
+        };
+        let text = envelope.text;
+        let kind = member(text, &update, "sessionUpdate");
+        if kind.is_some_and(|kind| &text[kind] == r#""state_update""#) {
+            let state = member(text, &update, "state");
+            session.is_running = state.is_some_and(|state| &text[state] != r#""idle""#);
+            session.was_running = false;
+        }
+    }
+
+    /// The connection was lost, and with it the requests that were pending.
+    pub(super) fn handle_loss(&mut self) {
+        self.asked.clear();
+        for session in &mut self.open {
+            session.was_running |= std::mem::take(&mut session.is_running);
+        }
+    }
+
+    /// Messages for the local side that end the turns of version 2 that have ended with the last connection.
+    fn end_turns(&mut self) -> Vec<String> {
+        let ended = self.open.iter_mut();
+        let ended = ended.filter_map(|one| std::mem::take(&mut one.was_running).then_some(&one.id));
+        let end = |session: &String| {
+            let state = json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": "cancelled"});
+            let params = json!({"sessionId": session, "update": state});
+            json!({"jsonrpc": "2.0", "method": "session/update", "params": params}).to_string()
+        };
+        ended.map(end).collect()
+    }
+
+    /// Whether another connection can take the place of one that was lost.
+    pub(super) fn can_be_restored(&self) -> bool {
+        let Some(result) = &self.initialized else {
+            return false;
+        };
+        let abilities = Abilities::of(result);
+        let can = |one: &Session| abilities.load || abilities.resume || one.resume_token.is_some();
+        self.open.is_empty() || self.open.iter().any(can)
+    }
+
+    /// The result of `initialize` for a local side that sends it again after a restoration.
+    pub(super) fn initialized(&self) -> Option<&str> {
+        self.initialized.as_deref()
+    }
+
+    /// The number of open sessions.
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+}
+
+impl Session {
+    fn set(&mut self, setting: Setting) {
+        let is_same = |one: &Setting| one.method == setting.method && one.option == setting.option;
+        self.settings.retain(|one| !is_same(one));
+        if self.settings.len() < MAX_SETTINGS {
+            self.settings.push(setting);
+        }
+    }
+
+    /// The parameters of `session/resume` or `session/load`.
+    fn params(&self) -> Value {
+        let mut params: Map<String, Value> = serde_json::from_str(&self.params).unwrap_or_default();
+        params.insert("sessionId".to_owned(), json!(self.id));
+        // The history would be shown twice.
+        params.remove("replayFrom");
+        if let Some(token) = &self.resume_token {
+            params.insert(
+                "_meta".to_owned(),
+                json!({"outrigger": {"resumeToken": token}}),
+            );
+        }
+        Value::Object(params)
+    }
+}
+
+/// The version of the protocol in the parameters or the result of `initialize`.
+fn version(envelope: &Envelope<'_>) -> Option<u64> {
+    let version = envelope.of_body("protocolVersion")?;
+    envelope.text[version].parse().ok()
+}
+
+/// `sessionId` of parameters.
+fn session_of(params: &str) -> Option<String> {
+    let params: Map<String, Value> = serde_json::from_str(params).ok()?;
+    params.get("sessionId")?.as_str().map(str::to_owned)
+}
+
+/// Which of the two methods an agent has.
+struct Abilities {
+    resume: bool,
+    load: bool,
+}
+
+impl Abilities {
+    fn of(result: &str) -> Self {
+        let result: Value = serde_json::from_str(result).unwrap_or_default();
+        let first = &result["agentCapabilities"];
+        Self {
+            // Version 2 requires it of each agent with sessions.
+            resume: first["sessionCapabilities"]["resume"].is_object()
+                || result["capabilities"]["session"].is_object(),
+            load: first["loadSession"] == true,
+        }
+    }
+}
+
+/// The next step of a restoration.
+#[derive(Debug)]
+enum Step {
+    Initialize,
+    Resume,
+    Load,
+    Set(Setting),
+}
+
+/// What a message on the new connection means for a restoration.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// It has nothing to do with the restoration.
+    Unrelated,
+    /// The message is for the restoration alone.
+    Taken,
+    /// The next request.
+    Send(String),
+    /// All is done. The local side gets these messages.
+    Done(Vec<String>),
+    /// The connection cannot take the place of the lost one.
+    Failed(String),
+}
+
+/// Repeats on a new connection what the local side has initialized and opened.
+#[derive(Debug, Default)]
+pub(super) struct Restoration {
+    /// The sessions that are left, and the steps that are left for the first of them.
+    left: VecDeque<String>,
+    steps: VecDeque<Step>,
+    current: Option<Step>,
+    /// The id of the current request is made of this number.
+    serial: u64,
+    /// The sessions that could not be continued, each with the reason.
+    failures: Vec<(String, String)>,
+}
+
+impl Restoration {
+    /// Begins on a new connection. Returns the first request.
+    pub(super) fn begin(sessions: &Sessions) -> (Self, String) {
+        let mut restoration = Self {
+            left: sessions.open.iter().map(|one| one.id.clone()).collect(),
+            steps: VecDeque::from([Step::Initialize]),
+            ..Self::default()
+        };
+        let first = restoration.next_request(sessions).unwrap_or_default();
+        (restoration, first)
+    }
+
+    /// Handles a message of the remote side.
+    pub(super) fn handle(&mut self, sessions: &mut Sessions, text: &str) -> Progress {
+        let Ok(envelope) = Envelope::parse(text) else {
+            return Progress::Unrelated;
+        };
+        match &envelope.kind {
+            MessageKind::Response { id, result } if is_same(&text[id.clone()], &self.id()) => {
+                let result = result.clone().map(|result| &text[result]);
+                self.handle_response(sessions, &envelope, result)
+            }
+            // The local side has the history.
+            MessageKind::Notification { method }
+                if method == "session/update"
+                    && matches!(self.current, Some(Step::Load))
+                    && envelope.session.as_deref() == self.left.front().map(String::as_str) =>
+            {
+                Progress::Taken
+            }
+            _ => Progress::Unrelated,
+        }
+    }
+
+    fn handle_response(
+        &mut self,
+        sessions: &mut Sessions,
+        envelope: &Envelope<'_>,
+        result: Option<&str>,
+    ) -> Progress {
+        match (self.current.take(), result) {
+            (Some(Step::Initialize), Some(result)) => {
+                let before = sessions.initialized.as_deref().unwrap_or_default();
+                if version_of(before) != version(envelope) {
+                    let why = "the server has another version of the protocol now";
+                    return Progress::Failed(why.to_owned());
+                }
+                sessions.initialized = Some(result.into());
+                self.begin_session(sessions);
+            }
+            (Some(Step::Initialize), None) => {
+                return Progress::Failed(failure_in(envelope.text));
+            }
+            (Some(Step::Resume | Step::Load), Some(_)) => {
+                self.handle_continued(sessions, envelope);
+            }
+            (Some(Step::Resume), None) if matches!(self.steps.front(), Some(Step::Load)) => {}
+            (Some(Step::Resume | Step::Load), None) => {
+                let session = self.left.pop_front().unwrap_or_default();
+                sessions.open.retain(|one| one.id != session);
+                self.failures.push((session, failure_in(envelope.text)));
+                self.begin_session(sessions);
+            }
+            (Some(Step::Set(_)) | None, _) => {}
+        }
+        loop {
+            if let Some(request) = self.next_request(sessions) {
+                return Progress::Send(request);
+            }
+            // The steps of this session are done.
+            self.left.pop_front();
+            if self.left.is_empty() {
+                return Progress::Done(sessions.end_turns());
+            }
+            self.begin_session(sessions);
+        }
+    }
+
+    /// A session continues. Its settings follow.
+    fn handle_continued(&mut self, sessions: &mut Sessions, envelope: &Envelope<'_>) {
+        self.steps.clear();
+        let id = self.left.front().cloned().unwrap_or_default();
+        let Some(session) = sessions.open.iter_mut().find(|one| one.id == id) else {
+            return;
+        };
+        if let Some(token) = envelope.resume_token() {
+            session.resume_token = Some(token.into_owned());
+        }
+        self.steps
+            .extend(session.settings.iter().cloned().map(Step::Set));
+    }
+
+    /// Plans the steps for the first session that is left.
+    fn begin_session(&mut self, sessions: &Sessions) {
+        self.steps.clear();
+        let result = sessions.initialized.as_deref().unwrap_or_default();
+        let abilities = Abilities::of(result);
+        let Some(first) = self.left.front() else {
+            return;
+        };
+        let session = sessions.open.iter().find(|one| one.id == *first);
+        if abilities.resume || session.is_some_and(|one| one.resume_token.is_some()) {
+            self.steps.push_back(Step::Resume);
+        }
+        if abilities.load {
+            self.steps.push_back(Step::Load);
+        }
+        if self.steps.is_empty() {
+            let why = "the agent can neither resume nor load sessions";
+            self.failures.push((first.clone(), why.to_owned()));
+        }
+    }
+
+    /// The request of the next step. `None` if there is no step.
+    fn next_request(&mut self, sessions: &Sessions) -> Option<String> {
+        let step = self.steps.pop_front()?;
+        let first = self.left.front();
+        let session = sessions.open.iter().find(|one| Some(&one.id) == first);
+        let params = session.map_or_else(|| "{}".to_owned(), |one| one.params().to_string());
+        let (method, params) = match &step {
+            Step::Initialize => ("initialize", &*sessions.initialize),
+            Step::Resume => ("session/resume", &*params),
+            Step::Load => ("session/load", &*params),
+            Step::Set(setting) => (&*setting.method, &*setting.params),
+        };
+        self.serial += 1;
+        let request = format!(
+            r#"{{"jsonrpc":"2.0","id":{},"method":"{method}","params":{params}}}"#,
+            self.id()
+        );
+        self.current = Some(step);
+        Some(request)
+    }
+
+    /// The id of the current request, as JSON.
+    fn id(&self) -> String {
+        format!(r#""outrigger-restore-{}""#, self.serial)
+    }
+
+    /// The sessions that could not be continued, each with the reason.
+    pub(super) fn failures(&self) -> &[(String, String)] {
+        &self.failures
+    }
+}
+
+/// `protocolVersion` of a result.
+fn version_of(result: &str) -> Option<u64> {
+    let result: Value = serde_json::from_str(result).ok()?;
+    result["protocolVersion"].as_u64()
+}
+
+/// The message of an error response.
+pub(super) fn failure_in(text: &str) -> String {
+    let response: Value = serde_json::from_str(text).unwrap_or_default();
+    let message = response["error"]["message"].as_str();
+    message.unwrap_or("the server has refused it").to_owned()
+}

@@ -1,0 +1,397 @@
+//! `outrigger connect` in front of servers without Outrigger's own resumable connections: it uses the draft of the Agent Client
+//! Protocol, and if the server has that neither, it loads the sessions again.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::process::Command;
+
+use crate::common::agent::example_agent;
+use crate::common::cutter::Cutter;
+use crate::common::program::Program;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+/// An editor that speaks over the standard streams of `connect`.
+struct Editor {
+    bridge: Program,
+    next_id: u64,
+}
+
+impl Editor {
+    fn start(address: SocketAddr, args: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
+        command
+            .arg("connect")
+            .arg(format!("ws://{address}/acp"))
+            .args(args);
+        command.env_remove("OUTRIGGER_TOKEN").env_remove("RUST_LOG");
+        Self {
+            bridge: Program::spawn(&mut command),
+            next_id: 0,
+        }
+    }
+
+    fn initialized(address: SocketAddr, args: &[&str]) -> Self {
+        let mut editor = Self::start(address, args);
+        let result = editor.ask("initialize", initialize(1));
+        assert_eq!(result["result"]["protocolVersion"], 1, "{result}");
+        editor
+    }
+
+    fn say(&mut self, message: &Value) {
+        self.bridge.write(&message.to_string());
+    }
+
+    fn request(&mut self, method: &str, params: Value) -> u64 {
+        self.next_id += 1;
+        let id = self.next_id;
+        self.say(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        id
+    }
+
+    /// Sends a request and waits for its response. Other messages are discarded.
+    fn ask(&mut self, method: &str, params: Value) -> Value {
+        let id = self.request(method, params);
+        self.answer_to(id).1
+    }
+
+    /// The messages before the response to a request, and the response.
+    fn answer_to(&mut self, id: u64) -> (Vec<Value>, Value) {
+        let mut before = Vec::new();
+        loop {
+            let message = self.bridge.event();
+            if message["id"] == id && message.get("method").is_none() {
+                return (before, message);
+            }
+            before.push(message);
+        }
+    }
+
+    fn new_session(&mut self) -> String {
+        let answer = self.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
+        let session = answer["result"]["sessionId"].as_str();
+        session.unwrap_or_else(|| panic!("{answer}")).to_owned()
+    }
+
+    fn prompt(&mut self, session: &str, text: &str) -> u64 {
+        let prompt = json!([{"type": "text", "text": text}]);
+        self.request(
+            "session/prompt",
+            json!({"sessionId": session, "prompt": prompt}),
+        )
+    }
+}
+
+fn initialize(version: u64) -> Value {
+    let capabilities = if version == 1 {
+        "clientCapabilities"
+    } else {
+        "capabilities"
+    };
+    json!({"protocolVersion": version, capabilities: {}})
+}
+
+fn agent(options: &[&str]) -> Program {
+    Program::start(&[&["agent"][..], options, &["--", &example_agent()]].concat())
+}
+
+/// Hides from the server that the client can resume its connection as Outrigger does.
+fn without_resume(head: &mut [u8]) {
+    let name = b"Outrigger-Resume";
+    let at = head.windows(name.len()).position(|part| part == name);
+    head[at.expect("it asks")] = b'X';
+}
+
+fn words(messages: &[Value]) -> Vec<String> {
+    let texts = messages
+        .iter()
+        .filter_map(|one| one["params"]["update"]["content"]["text"].as_str());
+    texts.map(|text| text.trim().to_owned()).collect()
+}
+
+#[test]
+fn with_the_cursors_of_the_draft_cuts_are_not_noticed() {
+    let server = agent(&[]);
+    // The lengths cut handshakes, frames, the answers to `stream/resume` and what is replayed.
+    let mut number = 1u32;
+    let limits = (0..60).map(|_| {
+        number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        700 + (number >> 8) as usize % 9000
+    });
+    let cutter = Cutter::start(Some(server.address()), limits.collect());
+    cutter.edit(without_resume);
+    let mut editor = Editor::initialized(cutter.address, &[]);
+    let session = editor.new_session();
+    let mut sent: HashMap<u64, Vec<String>> = HashMap::new();
+    let mut round = 0;
+    while cutter.accepted() <= 60 {
+        // Two prompts wait at once, and the second one is on its way when a connection is cut.
+        let texts: Vec<Vec<String>> = (0..2)
+            .map(|prompt| {
+                (0..20)
+                    .map(|word| format!("{round}-{prompt}-{word}"))
+                    .collect()
+            })
+            .collect();
+        round += 1;
+        for words in texts {
+            let id = editor.prompt(&session, &words.join(" "));
+            sent.insert(id, words);
+        }
+        for _ in 0..2 {
+            let mut heard = Vec::new();
+            let (id, answer) = loop {
+                let message = editor.bridge.event();
+                match message["id"].as_u64() {
+                    Some(id) => break (id, message),
+                    None => heard.push(message),
+                }
+            };
+            assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+            let expected = sent.remove(&id).expect("it is answered once");
+            assert_eq!(words(&heard), expected);
+        }
+    }
+    editor.bridge.end_input();
+    let (status, log) = editor.bridge.wait_and_read_log();
+    assert_eq!((status.code(), &*log), (Some(0), ""));
+}
+
+#[test]
+fn a_server_that_has_neither_gets_the_sessions_again() {
+    let server = agent(&["--no-resume"]);
+    let cutter = Cutter::start(Some(server.address()), Vec::new());
+    let mut editor = Editor::initialized(cutter.address, &["--log", "info"]);
+    let sessions = [editor.new_session(), editor.new_session()];
+    // A turn that is running fails, and the sessions go on.
+    let running = editor.prompt(&sessions[0], "wait");
+    for round in 0..3 {
+        cutter.cut();
+        if round == 0 {
+            let (_, failed) = editor.answer_to(running);
+            assert_eq!(failed["error"]["code"], -32016, "{failed}");
+        }
+        for session in &sessions {
+            let id = editor.prompt(session, "one two");
+            let (before, answer) = editor.answer_to(id);
+            assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+            assert_eq!(words(&before), ["one", "two"]);
+        }
+    }
+    // An editor that answers the error with `initialize` gets the same result again.
+    let again = editor.ask("initialize", initialize(1));
+    assert_eq!(again["result"]["protocolVersion"], 1, "{again}");
+    editor.bridge.signal(Signal::TERM);
+    let (status, log) = editor.bridge.wait_and_read_log();
+    assert_eq!(status.code(), Some(0));
+    let count = log
+        .matches("2 sessions continue on a new connection")
+        .count();
+    assert_eq!(count, 3, "{log}");
+}
+
+/// A server whose part the test plays.
+struct Played {
+    app: Program,
+    client: String,
+}
+
+impl Played {
+    fn start() -> (Self, SocketAddr) {
+        let app = Program::start(&["app", "--no-resume"]);
+        let address = app.address_of_event();
+        let client = String::new();
+        (Self { app, client }, address)
+    }
+
+    /// The next message of any client.
+    fn hear(&mut self) -> Value {
+        let event = self.app.event_of("message");
+        self.client = event["client"].as_str().expect("a client").to_owned();
+        serde_json::from_str(event["text"].as_str().expect("text")).expect("JSON")
+    }
+
+    /// The next message, which is a request with this method.
+    fn hear_request(&mut self, method: &str) -> Value {
+        let message = self.hear();
+        assert_eq!(message["method"], method, "{message}");
+        message
+    }
+
+    fn say(&mut self, message: &Value) {
+        let text = message.to_string();
+        self.app
+            .command(json!({"cmd": "send", "client": self.client, "text": text}));
+    }
+
+    fn answer(&mut self, request: &Value, result: &Value) {
+        self.say(&json!({"jsonrpc": "2.0", "id": request["id"], "result": result}));
+    }
+
+    /// Ends the connection, as a server does that restarts.
+    fn leave(&mut self) {
+        self.app
+            .command(json!({"cmd": "close", "client": self.client, "code": 1012}));
+    }
+}
+
+fn update(session: &str, update: &Value) -> Value {
+    let params = json!({"sessionId": session, "update": update});
+    json!({"jsonrpc": "2.0", "method": "session/update", "params": params})
+}
+
+#[test]
+fn a_session_is_loaded_with_its_settings_and_its_history_is_not_shown_twice() {
+    let (mut server, address) = Played::start();
+    let mut editor = Editor::start(address, &[]);
+    let capable = json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}});
+    let id = editor.request("initialize", initialize(1));
+    let asked = server.hear_request("initialize");
+    // It asks for cursors, which this server does not have.
+    let resumable = &asked["params"]["clientCapabilities"]["transport"]["resumable"];
+    assert_eq!(*resumable, json!({}), "{asked}");
+    server.answer(&asked, &capable);
+    editor.answer_to(id);
+    let id = editor.request("session/new", json!({"cwd": "/x", "mcpServers": [1]}));
+    let asked = server.hear();
+    server.answer(&asked, &json!({"sessionId": "s"}));
+    editor.answer_to(id);
+    for mode in ["plan", "code"] {
+        let params = json!({"sessionId": "s", "modeId": mode});
+        let id = editor.request("session/set_mode", params);
+        let asked = server.hear();
+        server.answer(&asked, &json!({}));
+        editor.answer_to(id);
+    }
+
+    server.leave();
+    let asked = server.hear_request("initialize");
+    server.answer(&asked, &capable);
+    let asked = server.hear_request("session/load");
+    let params = json!({"sessionId": "s", "cwd": "/x", "mcpServers": [1]});
+    assert_eq!(asked["params"], params);
+    // What the editor sends meanwhile waits.
+    let prompt = editor.prompt("s", "more");
+    let words = json!({"sessionUpdate": "agent_message_chunk", "content": {"text": "old"}});
+    server.say(&update("s", &words));
+    server.answer(&asked, &json!({}));
+    let asked = server.hear_request("session/set_mode");
+    assert_eq!(asked["params"], json!({"sessionId": "s", "modeId": "code"}));
+    server.answer(&asked, &json!({}));
+    let asked = server.hear_request("session/prompt");
+    server.answer(&asked, &json!({"stopReason": "end_turn"}));
+    let (before, _) = editor.answer_to(prompt);
+    assert_eq!(before, Vec::<Value>::new());
+
+    // The server cannot load it any more. The editor learns it from its next request.
+    server.leave();
+    let asked = server.hear_request("initialize");
+    server.answer(&asked, &capable);
+    let asked = server.hear_request("session/load");
+    let error = json!({"code": -32002, "message": "Resource not found"});
+    server.say(&json!({"jsonrpc": "2.0", "id": asked["id"], "error": error}));
+    editor.prompt("s", "more");
+    server.hear_request("session/prompt");
+
+    // It has another version of the protocol. The editor must begin anew.
+    server.leave();
+    assert_eq!(editor.bridge.event()["error"]["code"], -32016);
+    let asked = server.hear_request("initialize");
+    server.answer(&asked, &json!({"protocolVersion": 2, "capabilities": {}}));
+    let failed = editor.ask("session/list", json!({}));
+    assert_eq!(failed["error"]["code"], -32016, "{failed}");
+    editor.bridge.signal(Signal::TERM);
+    let (_, log) = editor.bridge.wait_and_read_log();
+    assert!(
+        log.contains("session s could not be loaded again: Resource not found"),
+        "{log}"
+    );
+    assert!(log.contains("another version of the protocol"), "{log}");
+}
+
+#[test]
+fn in_version_2_a_session_is_resumed_and_its_turn_ends() {
+    let (mut server, address) = Played::start();
+    let mut editor = Editor::start(address, &[]);
+    let capable = json!({"protocolVersion": 2, "capabilities": {"session": {}}});
+    let id = editor.request("initialize", initialize(2));
+    let asked = server.hear_request("initialize");
+    server.answer(&asked, &capable);
+    editor.answer_to(id);
+    let id = editor.request(
+        "session/resume",
+        json!({"sessionId": "s", "replayFrom": {"type": "start"}}),
+    );
+    let asked = server.hear();
+    server.answer(&asked, &json!({}));
+    editor.answer_to(id);
+    let running = json!({"sessionUpdate": "state_update", "state": "running"});
+    server.say(&update("s", &running));
+    assert_eq!(editor.bridge.event(), update("s", &running));
+    // An agent's request of the lost connection.
+    server.say(&json!({"jsonrpc": "2.0", "id": 1, "method": "ask"}));
+    assert_eq!(editor.bridge.event()["method"], "ask");
+
+    server.leave();
+    let asked = server.hear_request("initialize");
+    editor.say(&json!({"jsonrpc": "2.0", "id": 1, "result": {}}));
+    server.answer(&asked, &capable);
+    let asked = server.hear_request("session/resume");
+    assert_eq!(asked["params"], json!({"sessionId": "s"}));
+    server.answer(&asked, &json!({}));
+    let idle = json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": "cancelled"});
+    assert_eq!(editor.bridge.event(), update("s", &idle));
+    editor.prompt("s", "more");
+    server.hear_request("session/prompt");
+}
+
+#[test]
+fn a_server_with_cursors_that_does_not_say_what_it_has_received() {
+    let (mut server, address) = Played::start();
+    let mut editor = Editor::start(address, &["--linger", "60s"]);
+    let id = editor.request("initialize", initialize(1));
+    let asked = server.hear_request("initialize");
+    let resumable = json!({"transport": {"resumable": {}}});
+    let meta = json!({"acp/cursor": "a"});
+    let result = json!({"protocolVersion": 1, "agentCapabilities": {}, "capabilities": resumable, "connectionId": "c", "_meta": meta});
+    server.answer(&asked, &result);
+    editor.answer_to(id);
+    let known = editor.prompt("s", "one");
+    let arrived = server.hear_request("session/prompt");
+    let doubtful = editor.prompt("t", "two");
+    server.hear_request("session/prompt");
+    editor
+        .say(&json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "u"}}));
+    server.hear_request("session/cancel");
+    let mut chunk = update("s", &json!({"sessionUpdate": "agent_message_chunk"}));
+    chunk["params"]["_meta"]["acp/cursor"] = json!("b");
+    server.say(&chunk);
+    assert_eq!(editor.bridge.event(), chunk);
+
+    server.leave();
+    let resume = server.hear_request("stream/resume");
+    let cursors = json!({"connection": "a", "sessions": {"s": "b"}});
+    let params = json!({"connectionId": "c", "cursor": "b", "cursors": cursors});
+    assert_eq!(resume["params"], params);
+    let turn = json!({"acp/turnState": {"state": "running", "promptRequestId": known}});
+    server.answer(&resume, &json!({"_meta": turn}));
+    // Requests are not sent twice. Another message is.
+    server.hear_request("session/cancel");
+    // The answer to the other one may still come. If it does not, the request fails.
+    let failed = editor.bridge.event();
+    assert_eq!(failed["id"], doubtful, "{failed}");
+    assert_eq!(failed["error"]["code"], -32016, "{failed}");
+    server.answer(&arrived, &json!({"stopReason": "end_turn"}));
+    editor.answer_to(known);
+
+    // The server refuses. This agent cannot load sessions, so the editor must begin anew.
+    let pending = editor.prompt("s", "three");
+    server.hear_request("session/prompt");
+    server.leave();
+    server.hear_request("stream/resume");
+    let failed = json!({"jsonrpc": "2.0", "method": "stream/resume_failed", "params": {"reason": "expired_cursor"}});
+    server.say(&failed);
+    let (_, error) = editor.answer_to(pending);
+    let reason = error["error"]["data"]["reason"].as_str().expect("a reason");
+    assert!(reason.contains("expired_cursor"), "{reason}");
+}
