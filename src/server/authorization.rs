@@ -129,7 +129,10 @@ impl Core {
             .registry
             .get(id)
             .and_then(|client| client.wire.credential);
-        let clients = self.registry.iter().filter(|client| client.wire.was_open());
+        let clients = self
+            .registry
+            .iter()
+            .filter(|client| client.wire.protocol.was_open());
         let same = clients.filter(|client| client.wire.credential == credential);
         if same.count() < Links::MOST_CLIENTS {
             return Ok(());
@@ -193,7 +196,7 @@ impl Core {
     /// Disconnects a WebSocket client at the request of an operator. Returns false if it is gone.
     pub(super) fn close_by_operator(&mut self, id: ClientId) -> bool {
         let found = self.with(id, |client, env| {
-            let was_open = client.wire.was_open();
+            let was_open = client.wire.protocol.was_open();
             if was_open {
                 client.close(env, CloseReason::by_operator());
             }
@@ -391,9 +394,9 @@ mod tests {
         }
         let waits = *world.old.last().expect("six");
         let client = world.server.ctx.core.registry.get(waits);
-        assert!(
-            client.is_some_and(|client| client.wire.is_stranger() && !client.wire.is_unanswered())
-        );
+        assert!(client.is_some_and(
+            |client| client.wire.is_stranger() && !client.wire.protocol.is_unanswered()
+        ));
         world.finish();
     }
 

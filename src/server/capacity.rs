@@ -101,7 +101,7 @@ impl Core {
     fn principal_has(&self, client: &Client, most: usize) -> bool {
         let is_used = |other: &&Client| {
             other.wire.account == client.wire.account
-                && (other.wire.is_admitted() || other.wire.is_unanswered())
+                && (other.wire.is_admitted() || other.wire.protocol.is_unanswered())
         };
         self.env.scheduler.is_person(client.wire.account)
             && self.registry.iter().filter(is_used).take(most).count() == most
@@ -133,7 +133,11 @@ impl Core {
         });
         let idle = fitting.filter_map(|client| {
             let is_other = client.wire.remote.ip() != newcomer.wire.remote.ip();
-            Some((is_other, client.wire.detached()?.idle_since?, client.id))
+            Some((
+                is_other,
+                client.wire.protocol.detached()?.idle_since?,
+                client.id,
+            ))
         });
         let leaver = idle.min().map(|(.., id)| id);
         leaver.map(Some).ok_or(rejection)

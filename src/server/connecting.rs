@@ -67,6 +67,7 @@ impl Core {
             client.service_id = service_id;
             client
                 .wire
+                .protocol
                 .set_outgoing(Outgoing::new(connect, returning, failures, now, delay));
             Ok::<_, std::convert::Infallible>(client)
         });
@@ -85,7 +86,7 @@ impl Core {
         let Some(client) = self.registry.get_mut(id) else {
             return;
         };
-        let Some(outgoing) = client.wire.outgoing_mut() else {
+        let Some(outgoing) = client.wire.protocol.outgoing_mut() else {
             return;
         };
         if outgoing.phase != Phase::Waiting {
@@ -130,7 +131,7 @@ impl Core {
         let Some(client) = self.registry.get_mut(id) else {
             return;
         };
-        let Some(outgoing) = client.wire.outgoing_mut() else {
+        let Some(outgoing) = client.wire.protocol.outgoing_mut() else {
             return;
         };
         // The attempt may have timed out since.
@@ -170,7 +171,7 @@ impl Core {
         let Some(client) = registry.get_mut(id) else {
             return;
         };
-        while let Some(outgoing) = client.wire.outgoing_mut() {
+        while let Some(outgoing) = client.wire.protocol.outgoing_mut() {
             let connect = Arc::clone(&outgoing.connect);
             let opened = match &*connect.place() {
                 Place::Unix(_) if last.is_some() => break,
@@ -217,6 +218,7 @@ impl Core {
         };
         if client
             .wire
+            .protocol
             .outgoing()
             .is_none_or(|one| one.phase != Phase::Connecting)
         {
@@ -228,6 +230,7 @@ impl Core {
             Some(Err(source)) => {
                 let address = match client
                     .wire
+                    .protocol
                     .outgoing()
                     .map(|one| one.connect.place().into_owned())
                 {
@@ -320,7 +323,7 @@ impl<S: Service> Server<S> {
         self.ctx.core.continue_connecting(id);
         let client = self.ctx.core.registry.get(id);
         let is_connected = client.is_some_and(|client| {
-            !client.wire.outgoing().is_some_and(|one| {
+            !client.wire.protocol.outgoing().is_some_and(|one| {
                 matches!(
                     one.phase,
                     Phase::Waiting | Phase::Resolving | Phase::Connecting
@@ -339,7 +342,7 @@ impl<S: Service> Server<S> {
         let Some(outgoing) = core
             .registry
             .get_mut(id)
-            .and_then(|client| client.wire.outgoing_mut())
+            .and_then(|client| client.wire.protocol.outgoing_mut())
         else {
             return;
         };
@@ -375,7 +378,7 @@ impl<S: Service> Server<S> {
         resolver.forget(id);
         client.wire.close_socket(id, &mut env.scratch, poll);
         let service_id = client.service_id;
-        let Some(outgoing) = client.wire.outgoing_mut() else {
+        let Some(outgoing) = client.wire.protocol.outgoing_mut() else {
             return false;
         };
         let Some(error) = outgoing.take_failure() else {

@@ -222,10 +222,9 @@ impl Context {
     /// count, and without another one the answer is no.
     pub fn is_every_client_congested(&self) -> bool {
         let service_id = self.core.service_id;
-        let mut clients =
-            self.core.registry.iter().filter(|client| {
-                client.wire.is_connected() && service_id.includes(client.service_id)
-            });
+        let mut clients = self.core.registry.iter().filter(|client| {
+            client.wire.protocol.is_connected() && service_id.includes(client.service_id)
+        });
         clients.next().is_some_and(Client::is_congested) && clients.all(Client::is_congested)
     }
 
@@ -238,7 +237,7 @@ impl Context {
     pub fn quiet_for(&self, id: ClientId) -> Duration {
         let client = self.core.own_ref(id);
         client.map_or(Duration::MAX, |client| {
-            self.now().since(client.wire.last_message())
+            self.now().since(client.wire.protocol.last_message())
         })
     }
 
@@ -303,7 +302,7 @@ impl Context {
         self.core
             .registry
             .get(id)
-            .is_some_and(|client| client.wire.is_detached())
+            .is_some_and(|client| client.wire.protocol.is_detached())
     }
 
     /// The number of messages to a client that can resume its connection which it has not confirmed. 0 for other clients.
@@ -370,7 +369,9 @@ impl Context {
     /// sends in each ping interval.
     pub fn silent_for(&self, id: ClientId) -> Duration {
         let client = self.core.own_ref(id);
-        client.map_or(Duration::MAX, |client| client.wire.silence(self.now()))
+        client.map_or(Duration::MAX, |client| {
+            client.wire.protocol.silence(self.now())
+        })
     }
 
     // HTTP calls.

@@ -214,7 +214,7 @@ impl Core {
             }
         };
         if is_proxied {
-            self.with(id, |client, _| client.wire.expect_proxy_header());
+            self.with(id, |client, _| client.wire.protocol.expect_proxy_header());
         } else if is_trusted {
             // The connections of a proxy have many clients, so they are not limited as those of one address.
             self.with(id, |client, _| client.wire.expect_forwarded_requests());
@@ -348,7 +348,10 @@ impl Core {
             || self.env.calls > 0
             || self.registry.iter().any(|client| client.wire.queued() > 0)
             || (self.shutdown.awaits_newcomers(self.env.now)
-                && self.registry.iter().any(|client| client.wire.is_new()))
+                && self
+                    .registry
+                    .iter()
+                    .any(|client| client.wire.protocol.is_new()))
     }
 
     /// Records the address behind a proxy. A connection through a unix socket without an address has an unknown user.
@@ -370,17 +373,17 @@ impl Core {
         if self.service_id == ServiceId::ALL {
             return self.registry.client_count();
         }
-        let ours =
-            |client: &&Client| client.wire.was_open() && client.service_id == self.service_id;
+        let ours = |client: &&Client| {
+            client.wire.protocol.was_open() && client.service_id == self.service_id
+        };
         self.registry.iter().filter(ours).count()
     }
 
     /// The server's status with at most `most` clients: those that follow `after` in the registry.
     pub(super) fn status_page(&self, after: Option<ClientId>, most: usize) -> Status {
-        let ours = self
-            .registry
-            .iter()
-            .filter(|client| client.wire.was_open() && self.service_id.includes(client.service_id));
+        let ours = self.registry.iter().filter(|client| {
+            client.wire.protocol.was_open() && self.service_id.includes(client.service_id)
+        });
         let mut clients = ours
             .skip_while(|client| after.is_some_and(|after| client.id.slot() <= after.slot()))
             .peekable();
@@ -393,14 +396,17 @@ impl Core {
                 path: client.path().to_owned(),
                 remote: client.wire.remote,
                 principal: self.principal(client.id),
-                connected: self.env.now.since(client.wire.since()),
+                connected: self.env.now.since(client.wire.protocol.since()),
                 traffic: client.traffic,
                 queued_bytes: client.wire.queued(),
                 resume: client.wire.resume_status(self.env.now),
             });
         }
         let mut totals = self.env.counters.ended_clients;
-        let present = self.registry.iter().filter(|client| client.wire.was_open());
+        let present = self
+            .registry
+            .iter()
+            .filter(|client| client.wire.protocol.was_open());
         present.for_each(|client| totals.add(client.traffic));
         Status {
             client_count: self.client_count(),

@@ -38,10 +38,10 @@ impl<S: Service> Server<S> {
     /// Handles an expired time limit of a client: sends a PING, restarts the limit, or ends the connection.
     fn handle_deadline(&mut self, id: ClientId) {
         let client = self.ctx.core.registry.get(id);
-        if client.is_some_and(|client| client.wire.is_outgoing()) {
+        if client.is_some_and(|client| client.wire.protocol.is_outgoing()) {
             return self.handle_outgoing_deadline(id);
         }
-        if client.is_some_and(|client| client.wire.is_detached()) {
+        if client.is_some_and(|client| client.wire.protocol.is_detached()) {
             let pending = self.is_waiting(id);
             self.ctx
                 .core
@@ -94,7 +94,7 @@ impl<S: Service> Server<S> {
             Some(Timeout::Idle) => CloseReason::idle_timeout(),
             Some(Timeout::Gone(reason)) => {
                 self.ctx.core.with(id, |client, env| {
-                    env.counters.close_timeouts += u64::from(client.wire.is_closing());
+                    env.counters.close_timeouts += u64::from(client.wire.protocol.is_closing());
                     client.end(env, reason);
                 });
                 return;

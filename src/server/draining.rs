@@ -96,7 +96,9 @@ impl<S: Service> Server<S> {
                 shutdown,
                 ..
             } = &mut server.ctx.core;
-            let newcomers = registry.iter().filter(|client| client.wire.is_new());
+            let newcomers = registry
+                .iter()
+                .filter(|client| client.wire.protocol.is_new());
             let newcomers = newcomers.map(|client| client.id).collect();
             let mut scheduled = Vec::new();
             for client in registry.iter_mut() {
@@ -166,7 +168,7 @@ impl<S: Service> Server<S> {
         for id in self.ctx.core.registry.ids() {
             self.act(|server| {
                 let answered = server.ctx.core.with(id, |client, env| {
-                    client.wire.is_unanswered() && client.respond(env, &unfinished).is_ok()
+                    client.wire.protocol.is_unanswered() && client.respond(env, &unfinished).is_ok()
                 });
                 if answered == Some(true) {
                     server.ctx.core.enter(id);

@@ -373,7 +373,7 @@ impl<S: Service> Server<S> {
             if event.writable {
                 client.handle_writable(env);
             }
-            client.wire.is_outgoing()
+            client.wire.protocol.is_outgoing()
         });
         if found == Some(true) {
             return self.handle_outgoing(id, event.readable);
@@ -445,7 +445,7 @@ impl<S: Service> Server<S> {
         let strangers = core.registry.oldest_strangers(core.env.now, EVICTED);
         for id in &strangers {
             core.with(*id, |client, env| {
-                if client.wire.is_requesting() {
+                if client.wire.protocol.is_requesting() {
                     let rejection = Rejection::unavailable("too many connections");
                     client.reject(env, &rejection.because("max_connections"));
                 }
@@ -470,7 +470,8 @@ impl<S: Service> Server<S> {
     fn report_drained(&mut self, id: ClientId) {
         let sends = |core: &Core| {
             let client = core.registry.get(id);
-            client.is_some_and(|client| client.wire.is_open() || client.wire.is_answering())
+            client
+                .is_some_and(|client| client.wire.is_open() || client.wire.protocol.is_answering())
         };
         if sends(&self.ctx.core) {
             self.ctx.core.enter(id);
@@ -496,7 +497,7 @@ impl<S: Service> Server<S> {
             // The news concerns the connection that was cut.
             return;
         }
-        if client.wire.is_outgoing() && self.retry(id) {
+        if client.wire.protocol.is_outgoing() && self.retry(id) {
             return;
         }
         let core = &mut self.ctx.core;
@@ -527,9 +528,9 @@ impl<S: Service> Server<S> {
         }
         // `accept` may have been waiting for this descriptor.
         self.accept_again = self.accept_again.map(|_| core.env.now);
-        if let Some(outgoing) = client.wire.take_outgoing() {
+        if let Some(outgoing) = client.wire.protocol.take_outgoing() {
             self.report_failure(id, outgoing);
-        } else if client.wire.was_open() {
+        } else if client.wire.protocol.was_open() {
             if client.wire.is_ours() {
                 core.end_return(&client);
             } else {

@@ -9,7 +9,7 @@ impl Core {
     /// Begins to handle a request: the connection has the address of its peer, and no trace, until the request names others.
     pub(super) fn begin_head(&mut self, id: ClientId) {
         let client = self.registry.get_mut(id);
-        if let Some(client) = client.filter(|client| client.wire.awaits_head()) {
+        if let Some(client) = client.filter(|client| client.wire.protocol.awaits_head()) {
             client.wire.set_trace(None);
             client.wire.begin_forwarded_request();
         }
@@ -26,7 +26,7 @@ impl Core {
             return Ok(());
         };
         debug_assert!(
-            !client.wire.is_unanswered(),
+            !client.wire.protocol.is_unanswered(),
             "a pending call counts for its address"
         );
         client.wire.remote = forwarded_client(peer, &env.config.trusted_proxies, request);
@@ -329,12 +329,12 @@ mod tests {
             world.event(second, true, true, false);
             world.take_turn();
             world.check();
-            assert!(world.client(first).wire.is_detached(), "{is_cut}");
+            assert!(world.client(first).wire.protocol.is_detached(), "{is_cut}");
             let third = world.ask(&path, AS_ADA);
             assert!(world.has_answered(third, "101"));
             world.take_turn();
             world.check();
-            assert!(!world.client(first).wire.is_detached());
+            assert!(!world.client(first).wire.protocol.is_detached());
         }
         world.finish();
     }
@@ -393,7 +393,7 @@ mod tests {
                 let principal = world.identity(first).1;
                 if is_cut {
                     world.cut(first);
-                    assert!(world.client(first).wire.is_detached());
+                    assert!(world.client(first).wire.protocol.is_detached());
                     assert_eq!(world.forwarding(first), first_state);
                     assert_eq!(world.identity(first).1, principal);
                 }

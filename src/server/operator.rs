@@ -166,7 +166,7 @@ fn links(ctx: &Context) -> Response {
     let links = ctx.core.env.links.all();
     let clients = |credential| {
         let clients = ctx.core.registry.iter();
-        let watching = clients.filter(|client| client.wire.was_open());
+        let watching = clients.filter(|client| client.wire.protocol.was_open());
         let watching = watching.filter(|client| client.wire.credential == Some(credential));
         watching.count()
     };

@@ -39,7 +39,7 @@ impl<S: Service> Server<S> {
         };
         let gate = client.read_gate(env);
         let is_held = matches!(gate, ReadGate::Held(Why::Answer | Why::Output));
-        if is_held && client.wire.is_answering() && client.wire.is_hung_up() {
+        if is_held && client.wire.protocol.is_answering() && client.wire.is_hung_up() {
             // The caller is not read, so only the event shows that it hung up. Its input is discarded from now on.
             client.abandon_input(env);
             self.forget_call(id);
@@ -54,7 +54,7 @@ impl<S: Service> Server<S> {
             return;
         };
         // A message that is being decompressed, and kept input, must be handled before new input is read.
-        if client.wire.is_inflating() || client.wire.has_unread() {
+        if client.wire.protocol.is_inflating() || client.wire.has_unread() {
             let count = client.wire.take_unread(&mut self.buffer);
             return self.handle_input(id, Read::Bytes(count));
         }
@@ -83,7 +83,7 @@ impl<S: Service> Server<S> {
             }
             // Kept input must be handled before new input is read, even if the client is no longer held.
             let is_done = !client.wire.is_readable()
-                || client.wire.is_inflating()
+                || client.wire.protocol.is_inflating()
                 || client.wire.has_unread();
             if is_done || gate != ReadGate::Ready {
                 return;
@@ -141,15 +141,15 @@ impl<S: Service> Server<S> {
         let Some((client, env)) = self.ctx.core.reading() else {
             return;
         };
-        if client.wire.is_half_closed() {
+        if client.wire.protocol.is_half_closed() {
             return;
         }
-        if client.wire.is_connected() && client.wire.is_resumable() {
+        if client.wire.protocol.is_connected() && client.wire.is_resumable() {
             // The client may come back, so its service hears nothing.
             return client.end(env, CloseReason::eof());
         }
         let mut patience = Duration::ZERO;
-        if client.wire.is_connected() {
+        if client.wire.protocol.is_connected() {
             patience = self.service.input_ended(&mut self.ctx, id);
         }
         if let Some((client, env)) = self.ctx.core.reading() {

@@ -94,7 +94,7 @@ impl Registry {
         let Slot::Here(client) = self.slots.remove(id.slot()) else {
             return None;
         };
-        self.client_count -= usize::from(client.wire.was_open());
+        self.client_count -= usize::from(client.wire.protocol.was_open());
         Some(client)
     }
 
@@ -207,11 +207,11 @@ impl Registry {
     /// The oldest unauthenticated connections, at most `count`, that are at least [`STRANGER_TIME`] old.
     pub(super) fn oldest_strangers(&self, now: Time, count: usize) -> Vec<ClientId> {
         let is_due = |client: &&Client| {
-            client.wire.is_stranger() && now.since(client.wire.since()) >= STRANGER_TIME
+            client.wire.is_stranger() && now.since(client.wire.protocol.since()) >= STRANGER_TIME
         };
         let strangers = self.iter().filter(is_due);
         let mut strangers: Vec<_> = strangers
-            .map(|client| (client.wire.since(), client.id))
+            .map(|client| (client.wire.protocol.since(), client.id))
             .collect();
         if strangers.len() > count {
             strangers.select_nth_unstable(count);

@@ -172,7 +172,7 @@ impl Core {
         };
         client.service_id = service_id;
         client.wire.set_trace(request.trace_parent());
-        !is_stopping || (client.wire.is_new() && self.shutdown.serves_newcomer(id))
+        !is_stopping || (client.wire.protocol.is_new() && self.shutdown.serves_newcomer(id))
     }
 
     /// Identifies the peer that makes a request, and checks that it may connect. Returns `false` if the request is rejected later,

@@ -259,7 +259,7 @@ impl Core {
     pub(super) fn keep_for_return(&mut self, id: ClientId, retained: u64) -> bool {
         let Some((client, env)) = self
             .own(id)
-            .filter(|(client, _)| client.wire.is_connected())
+            .filter(|(client, _)| client.wire.protocol.is_connected())
         else {
             return false;
         };
@@ -298,7 +298,7 @@ impl Core {
     ) -> Result<(), ContinueError> {
         let new = self.own_ref(id).filter(|new| {
             let is_plain = !new.wire.is_resumable() && new.wire.memberships().is_none();
-            new.wire.is_connected() && is_plain
+            new.wire.protocol.is_connected() && is_plain
         });
         let may_join = new.is_some_and(|new| self.may_continue(id, target, new.path()));
         let client = self.own_ref(target).filter(|_| may_join);
@@ -341,7 +341,7 @@ impl Core {
             debug_assert!(false, "{target} cannot end while {id} is read");
             return;
         };
-        let away = client.wire.detached_for(self.env.now);
+        let away = client.wire.protocol.detached_for(self.env.now);
         client.take_over(&mut self.env, &self.poll, new, received);
         let env = &mut self.env;
         env.counters.resumes += 1;
@@ -376,7 +376,8 @@ impl Core {
     pub(super) fn detached_count(&self) -> usize {
         let clients = self.registry.iter();
         let ours = clients.filter(|client| self.service_id.includes(client.service_id));
-        ours.filter(|client| client.wire.is_detached()).count()
+        ours.filter(|client| client.wire.protocol.is_detached())
+            .count()
     }
 }
 

@@ -256,7 +256,7 @@ fn write_held<S: Service>(out: &mut Metrics, ctx: &Context, service: &S) {
         "Clients whose connection was cut and that can still resume it; they count as clients.",
         registry
             .iter()
-            .filter(|client| client.wire.is_detached())
+            .filter(|client| client.wire.protocol.is_detached())
             .count(),
     );
     out.gauge(

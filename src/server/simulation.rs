@@ -430,7 +430,7 @@ impl<S: Service> World<S> {
     /// The clients whose end the service has not seen yet.
     pub(crate) fn present(&self) -> Vec<ClientId> {
         let clients = self.server.ctx.core.registry.iter();
-        let open = clients.filter(|client| client.wire.was_open());
+        let open = clients.filter(|client| client.wire.protocol.was_open());
         let mut present: Vec<_> = open.map(|client| client.id).collect();
         present.sort();
         assert_eq!(present.len(), self.server.ctx.core.registry.client_count());
@@ -566,7 +566,7 @@ impl World {
         let mut present = BTreeSet::new();
         for client in ctx.core.registry.iter() {
             let id = client.id;
-            if client.wire.was_open() {
+            if client.wire.protocol.was_open() {
                 present.insert(id);
             }
             let most = 4 * ctx.config().max_outbound + ctx.config().limits.max_message + 4096;
@@ -575,7 +575,10 @@ impl World {
                 "{} bytes wait for {id}",
                 client.wire.queued()
             );
-            assert!(client.wire.held() <= 2 * ctx.config().limits.max_message + 1024);
+            assert!(
+                client.wire.protocol.held_with_codec()
+                    <= 2 * ctx.config().limits.max_message + 1024
+            );
         }
         self.server.service.rooms.check(ctx);
         let holders = ctx.core.registry.len() + ctx.core.sources.len();
@@ -585,7 +588,7 @@ impl World {
             .core
             .registry
             .iter()
-            .filter(|client| client.wire.is_unanswered());
+            .filter(|client| client.wire.protocol.is_unanswered());
         let calling: BTreeSet<_> = calling.map(|client| client.id).collect();
         assert!(calling.iter().eq(self.server.service.calling.keys()));
         assert_eq!(calling.len(), ctx.core.env.calls);
@@ -595,8 +598,9 @@ impl World {
         assert!(admitted <= ctx.config().max_clients);
         let mut uses = BTreeMap::new();
         for client in ctx.core.registry.iter() {
-            let is_admitted = client.wire.was_open() && !client.wire.is_ours();
-            let count = usize::from(is_admitted) + usize::from(client.wire.is_unanswered());
+            let is_admitted = client.wire.protocol.was_open() && !client.wire.is_ours();
+            let count =
+                usize::from(is_admitted) + usize::from(client.wire.protocol.is_unanswered());
             *uses.entry(client.wire.remote.ip()).or_default() += count;
         }
         assert_eq!(uses.values().sum::<usize>(), admitted + calling.len());

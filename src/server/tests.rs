@@ -430,7 +430,7 @@ fn a_client_that_is_away_stays_while_the_machine_sleeps() {
     world.take_turn();
     let is_away = |world: &World| {
         let client = world.server.ctx.core.registry.get(client);
-        client.is_some_and(|client| client.wire.is_detached())
+        client.is_some_and(|client| client.wire.protocol.is_detached())
     };
     assert!(is_away(&world));
     let grace = world.server.ctx.config().resume.expect("it is on").grace;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::Client;
-use super::wire::{Protocol, Wire};
+use super::protocol::Protocol;
+use super::wire::Wire;
 use crate::log_event::{Field, log_event, word};
 use crate::protocol::http::{HttpConnection, HttpDate, HttpState};
 use crate::protocol::{CloseReason, Rejection, Request, Response, StatusCode, Time};
@@ -18,7 +19,7 @@ impl Wire {
     /// Records that the caller is gone. Returns whether its call had not been completely answered, so that the service has
     /// to be told.
     pub(crate) fn forget_call(&mut self, env: &mut Env) -> bool {
-        let Some(http) = self.http_mut() else {
+        let Some(http) = self.protocol.http_mut() else {
             return false;
         };
         let was_unanswered = http.forget_call();
@@ -93,7 +94,7 @@ impl Client {
 
     /// Rejects a request whose delay has passed.
     pub(crate) fn reject_now(&mut self, env: &mut Env) {
-        let http = self.wire.http_mut();
+        let http = self.wire.protocol.http_mut();
         if let Some(rejection) = http.and_then(HttpConnection::take_rejection) {
             self.reject(env, &rejection);
         }
@@ -123,7 +124,7 @@ impl Client {
         self.begin_answer(env, &response)?;
         env.budget.spend(CALL + blocks.len());
         let response = response.followed_by(blocks.iter().map(Vec::len).sum());
-        if let Some(http) = self.wire.http_mut() {
+        if let Some(http) = self.wire.protocol.http_mut() {
             let mut beginning = Vec::new();
             http.respond(env.now, HttpDate::now(), &response, &mut beginning);
             self.transmit_followed(env, &beginning, |output| output.push_blocks(blocks));
@@ -134,7 +135,7 @@ impl Client {
 
     /// Fails unless a call waits for its answer. Counts the answer.
     fn begin_answer(&self, env: &mut Env, response: &Response) -> Result<(), SendError> {
-        self.wire.expect(HttpState::Answering)?;
+        self.wire.protocol.expect(HttpState::Answering)?;
         log::debug!("{} answered: {}", self.id, response.status().0);
         self.wire.uncount_call(env);
         env.counters.responded(response.status());
@@ -143,7 +144,7 @@ impl Client {
 
     /// Answers a call with a body that is part of the program.
     fn respond_statically(&mut self, env: &mut Env, response: &Response) {
-        if let Some(http) = self.wire.http_mut() {
+        if let Some(http) = self.wire.protocol.http_mut() {
             let mut head = Vec::new();
             let body =
                 http.respond_until_static_body(env.now, HttpDate::now(), response, &mut head);
@@ -159,14 +160,14 @@ impl Client {
         env: &mut Env,
         fields: &[(&str, &str)],
     ) -> Result<(), SendError> {
-        self.wire.expect(HttpState::Answering)?;
+        self.wire.protocol.expect(HttpState::Answering)?;
         env.counters.responded(StatusCode::OK);
         let fields = [&[EVENT_STREAM], fields].concat();
         self.transmit_http(env, |http, now, out| {
             http.begin_stream(now, HttpDate::now(), &fields, out)
         });
         // The answer to HEAD is complete. The end of a caller whose socket is dead is counted with its disconnect.
-        if !self.wire.is_unanswered() {
+        if !self.wire.protocol.is_unanswered() {
             self.wire.uncount_call(env);
             self.read_on(env);
         }
@@ -175,7 +176,7 @@ impl Client {
 
     /// Sends a piece of the stream. A reader that is behind by more than the limit of output is disconnected.
     pub(crate) fn stream(&mut self, env: &mut Env, bytes: &[u8]) -> Result<(), SendError> {
-        self.wire.expect(HttpState::Streaming)?;
+        self.wire.protocol.expect(HttpState::Streaming)?;
         if !self.wire.has_room(env, bytes.len(), self.traffic.bytes_out) {
             self.end(env, CloseReason::slow_consumer());
             return Err(SendError::SlowConsumer);
@@ -186,7 +187,7 @@ impl Client {
 
     /// Ends the stream.
     pub(crate) fn end_stream(&mut self, env: &mut Env) -> Result<(), SendError> {
-        self.wire.expect(HttpState::Streaming)?;
+        self.wire.protocol.expect(HttpState::Streaming)?;
         self.wire.uncount_call(env);
         self.transmit_http(env, |http, now, out| http.end_stream(now, out));
         self.read_on(env);

@@ -2,7 +2,8 @@
 
 use std::io;
 
-use super::wire::{Flag, Protocol};
+use super::protocol::Protocol;
+use super::wire::Flag;
 use super::{Client, ClientFlag};
 use crate::log_event::{Field, log_event, word};
 use crate::protocol::client::ClientEvent;
@@ -92,7 +93,7 @@ impl Client {
     #[inline]
     pub(crate) fn read_gate(&self, env: &Env) -> ReadGate {
         // Nothing is incomplete and nothing waits.
-        if let Some(socket) = self.wire.websocket()
+        if let Some(socket) = self.wire.protocol.websocket()
             && self.wire.is_quiet()
             && socket.is_between_messages()
         {
@@ -107,20 +108,20 @@ impl Client {
 
     /// [`Client::read_gate`] for any state.
     fn find_hold(&self, env: &Env) -> ReadGate {
-        if self.wire.discards_input() {
+        if self.wire.protocol.discards_input() {
             return ReadGate::Ready;
         }
         if self.wire.joins().is_some() {
             return ReadGate::Held(Why::Joining);
         }
-        let is_message_next = self.wire.has_unread() || self.wire.awaits_data();
+        let is_message_next = self.wire.has_unread() || self.wire.protocol.awaits_data();
         if is_message_next && self.wire.awaits_confirmation() {
             return ReadGate::Held(Why::Unconfirmed);
         }
         if self.wire.is_congested() {
             return ReadGate::Held(Why::Output);
         }
-        if self.wire.is_answering() && self.wire.has_unread() {
+        if self.wire.protocol.is_answering() && self.wire.has_unread() {
             return ReadGate::Held(Why::Answer);
         }
         if is_message_next && self.holds_messages(env) {
@@ -136,7 +137,7 @@ impl Client {
     pub(crate) fn holds_messages(&self, env: &Env) -> bool {
         // Requests are always read, because the server answers some of them itself. A peer that has half-closed is read
         // to find the end of file behind its last bytes.
-        (env.is_paused(self.service_id) && self.wire.was_open())
+        (env.is_paused(self.service_id) && self.wire.protocol.was_open())
             || (self.flags.has(ClientFlag::Held) && !self.wire.flags.has(Flag::HungUp))
     }
 
@@ -148,7 +149,7 @@ impl Client {
     /// Stops or resumes the delivery of messages from this client. See [`Context::set_held`](crate::Context::set_held).
     pub(crate) fn set_held(&mut self, env: &mut Env, held: bool) {
         if self.flags.set(ClientFlag::Held, held) && !held {
-            self.wire.excuse_silence(env.now);
+            self.wire.protocol.excuse_silence(env.now);
             self.read_again(env);
         }
     }
@@ -156,7 +157,7 @@ impl Client {
     /// Queues the client for reading after its service was resumed. Restarts the time limits if input waited.
     pub(crate) fn unpause(&mut self, env: &mut Env) {
         if self.wire.has_unread() {
-            self.wire.excuse_silence(env.now);
+            self.wire.protocol.excuse_silence(env.now);
             self.restart_ping_window(env);
         }
         self.read_again(env);
@@ -255,7 +256,7 @@ impl Client {
         match read {
             Ok(0) => {
                 let is_begun = self.wire.tls().is_some_and(TlsStream::is_inside_handshake);
-                if is_begun && self.wire.is_tls_handshaking() && !self.wire.is_outgoing() {
+                if is_begun && self.wire.is_tls_handshaking() && !self.wire.protocol.is_outgoing() {
                     let why = "the peer disconnected";
                     log_event!(
                         Info,
@@ -276,7 +277,7 @@ impl Client {
                 let is_empty = last.wire == 0 && !last.more;
                 self.wire.flags.set(Flag::Readable, more && !is_empty);
                 if last.is_plain {
-                    if self.wire.is_requesting() {
+                    if self.wire.protocol.is_requesting() {
                         self.reject(env, &plain_text());
                     }
                     // Output that waited for the handshake can be written now.
@@ -284,7 +285,7 @@ impl Client {
                 }
                 Read::Nothing
             }
-            Err(error) if self.wire.is_outgoing() => {
+            Err(error) if self.wire.protocol.is_outgoing() => {
                 self.handle_tls_failure(env, &error);
                 Read::Nothing
             }

@@ -17,7 +17,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::wire::{Protocol, Wire};
+use super::protocol::Protocol;
+use super::wire::Wire;
 use super::{Client, ReadGate, Why};
 use crate::protocol::deflate::Codec;
 use crate::protocol::handshake::Upgrade;
@@ -85,7 +86,7 @@ impl Client {
         path: Arc<Box<str>>,
         codec: Option<Codec>,
     ) {
-        debug_assert!(!self.wire.was_open());
+        debug_assert!(!self.wire.protocol.was_open());
         self.path = Some(path);
         self.set_opened(env.now);
         env.addresses.add_client(self.wire.remote.ip());
@@ -102,7 +103,7 @@ impl Client {
         code: CloseCode,
         reason: String,
     ) -> Result<(), SendError> {
-        if self.wire.is_outgoing() {
+        if self.wire.protocol.is_outgoing() {
             self.fail(env, ConnectError::Cancelled);
             return Ok(());
         }
@@ -118,7 +119,7 @@ impl Client {
         if self.wire.has_newest() {
             self.send_last_newest(env);
         }
-        if !self.wire.is_connected() {
+        if !self.wire.protocol.is_connected() {
             self.close_cut(env, reason);
         } else if !self
             .wire
@@ -141,7 +142,7 @@ impl Client {
 
     /// Closes the connection because its token, link or certificate is no longer accepted. A pending call is not answered.
     pub(crate) fn revoke(&mut self, env: &mut Env, reason: CloseReason) {
-        if self.wire.was_open() {
+        if self.wire.protocol.was_open() {
             self.close(env, reason);
         } else {
             self.end(env, reason);
@@ -160,13 +161,13 @@ impl Client {
     /// state of the connection or written the last of its output.
     #[inline]
     pub(crate) fn settle(&mut self, env: &mut Env) {
-        if !self.wire.is_connected() {
+        if !self.wire.protocol.is_connected() {
             self.settle_closing(env);
         }
     }
 
     fn settle_closing(&mut self, env: &mut Env) {
-        if self.wire.since() == env.now {
+        if self.wire.protocol.since() == env.now {
             // The state has just begun, so measure progress from now: progress extends its time limit.
             self.mark_delivered();
             // A closing connection is always read, so queue it if it was held.
@@ -191,7 +192,7 @@ impl Client {
         let tls = self.wire.tls();
         let queued = tls.map_or(queued, |_| TlsStream::sealed_len(queued));
         let owed = self.traffic.bytes_out + queued as u64;
-        if let Some(socket) = self.wire.websocket_mut() {
+        if let Some(socket) = self.wire.protocol.websocket_mut() {
             socket.end_input(env.now, patience, owed);
         }
         self.mark_delivered();
@@ -202,7 +203,7 @@ impl Client {
 
     /// Ends a half-closed connection when its queued output is written, or after the close timeout.
     pub(crate) fn abandon_input(&mut self, env: &mut Env) {
-        if self.wire.is_outgoing() {
+        if self.wire.protocol.is_outgoing() {
             return self.end(env, CloseReason::eof());
         }
         self.flush(env);
@@ -216,8 +217,8 @@ impl Client {
     /// first.
     pub(crate) fn drain(&mut self, env: &mut Env) {
         let queued = self.wire.queued();
-        let Some(http) = self.wire.http_mut() else {
-            if self.wire.is_outgoing() {
+        let Some(http) = self.wire.protocol.http_mut() else {
+            if self.wire.protocol.is_outgoing() {
                 return self.end(env, CloseReason::shutdown());
             }
             return self.close(env, CloseReason::shutdown());
@@ -286,7 +287,7 @@ impl Client {
         // continue, so that proxies keep the connection open.
         let is_unseen = self.read_gate(env) == ReadGate::Held(Why::Service);
         if is_unseen {
-            self.wire.excuse_silence(env.now);
+            self.wire.protocol.excuse_silence(env.now);
         }
         let timeouts = env.config.timeouts;
         let sent = self.wire.is_resumable().then(|| self.sent_count());
@@ -304,7 +305,7 @@ impl Client {
             };
         });
         if is_unseen {
-            self.wire.excuse_silence(env.now);
+            self.wire.protocol.excuse_silence(env.now);
         }
         if pinged {
             self.mark_delivered();
@@ -315,7 +316,7 @@ impl Client {
     /// Sends a PING now, and ends the connection unless something arrives within `patience`. Does nothing while the service
     /// holds the client's messages, because nothing is read then.
     pub(crate) fn probe(&mut self, env: &mut Env, patience: Duration) {
-        if !self.wire.is_connected() || matches!(self.read_gate(env), ReadGate::Held(_)) {
+        if !self.wire.protocol.is_connected() || matches!(self.read_gate(env), ReadGate::Held(_)) {
             return;
         }
         let sent = self.wire.is_resumable().then(|| self.sent_count());
@@ -330,13 +331,13 @@ impl Client {
 
     /// Whether the reader of an event stream has stopped reading.
     fn is_stalled_stream(&mut self, env: &Env) -> bool {
-        if self.wire.http_state() != Some(HttpState::Streaming) {
+        if self.wire.protocol.http_state() != Some(HttpState::Streaming) {
             return false;
         }
         let progressed =
             self.wire.measure_progress(self.traffic.bytes_out) > 0 || self.wire.is_delivered();
         let queued = self.wire.queued();
-        let Some(http) = self.wire.http_mut() else {
+        let Some(http) = self.wire.protocol.http_mut() else {
             return false;
         };
         if progressed {
@@ -354,7 +355,7 @@ impl Client {
     /// Whether a half-closed client has received all output that was queued when it half-closed. Later broadcasts do
     /// not keep it connected.
     pub(crate) fn has_what_was_owed(&self) -> bool {
-        let owed = self.wire.websocket().and_then(WebSocket::owed);
+        let owed = self.wire.protocol.websocket().and_then(WebSocket::owed);
         owed.is_some_and(|owed| self.wire.delivered(self.traffic.bytes_out) >= owed)
     }
 
@@ -363,7 +364,7 @@ impl Client {
     pub(crate) fn has_progressed(&mut self, env: &mut Env) -> bool {
         // On an open connection, any progress counts. A closing connection only occupies a slot, so it must make
         // progress at a minimum rate.
-        let least = if self.wire.is_connected() {
+        let least = if self.wire.protocol.is_connected() {
             1.0
         } else {
             let close = env.config.timeouts.close.unwrap_or_default();
@@ -383,7 +384,7 @@ impl Client {
 
     /// Restarts the idle timeout.
     pub(crate) fn excuse_idleness(&mut self, env: &mut Env) {
-        if let Some(socket) = self.wire.websocket_mut() {
+        if let Some(socket) = self.wire.protocol.websocket_mut() {
             socket.handle_message(env.now);
         }
         self.rearm(env);
@@ -391,7 +392,7 @@ impl Client {
 
     /// Restarts the ping timeout of a WebSocket.
     pub(crate) fn restart_ping_window(&mut self, env: &mut Env) {
-        if let Some(socket) = self.wire.websocket_mut() {
+        if let Some(socket) = self.wire.protocol.websocket_mut() {
             socket.restart_ping_window(env.now);
         }
         self.rearm(env);

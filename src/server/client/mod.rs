@@ -5,8 +5,8 @@
 //! HTTP and close. They take [`Env`], the state that all clients of a loop share. They do not call services and do not
 //! remove the client. Instead, they queue news for the loop.
 //!
-//! Questions about the connection, and about what is kept for a client that is cut, are methods of the wire. What sends, or changes
-//! the client, is a method of the client.
+//! Questions about what the connection speaks are methods of its [`Protocol`]. Those about its socket and its queues, and about what
+//! is kept for a client that is cut, are methods of the wire. What sends, or changes the client, is a method of the client.
 
 mod broadcast;
 mod delivery;
@@ -18,6 +18,8 @@ mod outbound;
 mod outbox;
 mod outgoing;
 mod output;
+mod protocol;
+mod rare;
 mod resumable;
 mod wire;
 
@@ -30,8 +32,10 @@ pub(super) use self::inbound::{Inbound, Input, Read, ReadGate, SHORT_READ, Why};
 pub use self::membership::Keep;
 pub(super) use self::membership::{Memberships, TopicId};
 pub(super) use self::outgoing::Upstream;
-use self::wire::{Flags, Protocol};
-pub(super) use self::wire::{Join, Wire};
+use self::protocol::Protocol;
+pub(super) use self::rare::Join;
+use self::wire::Flags;
+pub(super) use self::wire::Wire;
 use super::address::Remote;
 use super::counters::Traffic;
 use super::env::{Env, News};
@@ -93,7 +97,7 @@ impl Wire {
 
     /// Whether the client has come through a listener, and its service has seen it.
     pub(super) fn is_admitted(&self) -> bool {
-        self.was_open() && !self.is_ours()
+        self.protocol.was_open() && !self.is_ours()
     }
 
     /// Whether the service can send messages to the client.

@@ -15,7 +15,8 @@ use super::delivery::Delivery;
 use super::membership::{Keep, TopicId};
 use super::outbox::Outbox;
 use super::output::Output;
-use super::wire::{Flag, Protocol, Wire};
+use super::protocol::Protocol;
+use super::wire::{Flag, Wire};
 use crate::protocol::deflate::{SLICE, Squeeze};
 use crate::protocol::{CloseReason, Message, SentHeader, Time};
 use crate::server::budget::WRITE;
@@ -79,7 +80,7 @@ impl Client {
         message: Message<'_>,
     ) -> Result<(), SendError> {
         let payload = message.as_bytes();
-        let Some(socket) = self.wire.websocket_mut() else {
+        let Some(socket) = self.wire.protocol.websocket_mut() else {
             return Err(SendError::Closing);
         };
         if !socket.is_open() {
@@ -129,7 +130,7 @@ impl Client {
     #[inline(never)]
     fn push_transformed(&mut self, env: &mut Env, message: Message<'_>) -> bool {
         let is_reading = self.wire.is_reading();
-        let Some(socket) = self.wire.websocket_mut() else {
+        let Some(socket) = self.wire.protocol.websocket_mut() else {
             return false;
         };
         if !socket.is_client() {
@@ -158,7 +159,7 @@ impl Client {
     fn push_compressed(&mut self, env: &mut Env, message: Message<'_>) -> bool {
         let payload = message.as_bytes();
         let waits = self.wire.has_squeeze();
-        let Some(socket) = self.wire.websocket_mut() else {
+        let Some(socket) = self.wire.protocol.websocket_mut() else {
             return false;
         };
         let (Some(compression), Some(codec)) = (&mut env.protocol.compression, socket.codec())
@@ -250,7 +251,7 @@ impl Client {
             return true;
         }
         let is_behind = env.protocol.compression.is_some() && self.wire.has_squeeze();
-        let Some(socket) = self.wire.websocket_mut() else {
+        let Some(socket) = self.wire.protocol.websocket_mut() else {
             return false;
         };
         socket.handle_message(env.now);
@@ -297,7 +298,7 @@ impl Client {
     fn takes_newest(&self) -> bool {
         let is_blocked = self.wire.output().is_some_and(|output| output.blocked);
         let is_behind = is_blocked || self.wire.has_unsent() || self.wire.stream.sealed() > 0;
-        self.wire.is_connected() && !is_behind && !self.is_congested()
+        self.wire.protocol.is_connected() && !is_behind && !self.is_congested()
     }
 
     /// Sends the messages that have waited until the client can take them, while it can.
@@ -681,7 +682,7 @@ impl Client {
     /// Closes a client that reads too slowly, or for which there is no memory. Drops the frames of which nothing was written, so
     /// that CLOSE follows those that were begun.
     pub(crate) fn cut_off(&mut self, env: &mut Env, reason: CloseReason) {
-        if self.wire.is_answering() {
+        if self.wire.protocol.is_answering() {
             return self.end(env, reason);
         }
         if !self.wire.is_open() {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Client;
-use super::wire::{Flag, Protocol, Wire};
+use super::protocol::Protocol;
+use super::wire::{Flag, Wire};
 use crate::protocol::deflate::Agreement;
 use crate::protocol::{Accept, Cause, CloseCode, CloseReason, RandomSource, Time, WebSocket};
 use crate::server::connector::{Connect, ConnectError, Failures, Outgoing, Phase};
@@ -128,7 +129,7 @@ impl Wire {
 impl Client {
     /// Ends the attempt. The loop then makes another one, or gives up.
     pub(crate) fn fail(&mut self, env: &mut Env, error: ConnectError) {
-        if let Some(outgoing) = self.wire.outgoing_mut() {
+        if let Some(outgoing) = self.wire.protocol.outgoing_mut() {
             outgoing.fail(error);
             self.request_removal(env);
         }
@@ -148,7 +149,7 @@ impl Client {
 
     /// The socket is connected: asks the proxy for a tunnel if there is one, or begins the handshake.
     pub(crate) fn begin_exchange(&mut self, env: &mut Env) {
-        let Some(outgoing) = self.wire.outgoing_mut() else {
+        let Some(outgoing) = self.wire.protocol.outgoing_mut() else {
             return;
         };
         let connect = Arc::clone(&outgoing.connect);
@@ -168,7 +169,7 @@ impl Client {
 
     /// Begins TLS if the URL asks for it, and sends the request of the opening handshake.
     pub(crate) fn begin_upgrade(&mut self, env: &mut Env) {
-        let Some(outgoing) = self.wire.outgoing_mut() else {
+        let Some(outgoing) = self.wire.protocol.outgoing_mut() else {
             return;
         };
         let connect = Arc::clone(&outgoing.connect);

@@ -11,7 +11,9 @@ use super::broadcast::Broadcast;
 use super::delivery::{Delivery, Detached, Stuck, is_cut, may_wait};
 use super::outbox::Outbox;
 use super::outgoing::is_cut_by_server;
-use super::wire::{Flag, Join, Protocol, Wire};
+use super::protocol::Protocol;
+use super::rare::Join;
+use super::wire::{Flag, Wire};
 use crate::protocol::deflate::Codec;
 use crate::protocol::handshake::Upgrade;
 use crate::protocol::http::HttpConnection;
@@ -47,12 +49,12 @@ impl Wire {
 
     /// Whether the client is detached and has not ended.
     pub(crate) fn may_come_back(&self) -> bool {
-        self.is_detached() && !self.has_ended()
+        self.protocol.is_detached() && !self.has_ended()
     }
 
     /// Whether the client of another process can come back, now or after its connection is cut.
     pub(crate) fn is_kept_for_return(&self) -> bool {
-        let may_return = self.is_connected() || self.may_come_back();
+        let may_return = self.protocol.is_connected() || self.may_come_back();
         self.is_resumable() && !self.is_ours() && may_return
     }
 
@@ -65,7 +67,7 @@ impl Wire {
     pub(crate) fn resume_status(&self, now: Time) -> Option<ResumeStatus> {
         let delivery = self.delivery()?;
         Some(ResumeStatus {
-            detached: self.detached_for(now),
+            detached: self.protocol.detached_for(now),
             kept_bytes: delivery.outbox.len(),
             resumes: delivery.resumes,
         })
@@ -82,7 +84,7 @@ impl Wire {
         let Some(delivery) = self.delivery() else {
             return false;
         };
-        let is_cut = self.is_detached()
+        let is_cut = self.protocol.is_detached()
             || self
                 .cut_reason()
                 .is_some_and(|cut| cut.cause != Cause::Service);
@@ -96,7 +98,7 @@ impl Wire {
 
     /// Whether messages wait until they can be sent, or until a client that was cut comes back.
     pub(crate) fn lacks_messages(&self) -> bool {
-        let is_detached = self.is_detached();
+        let is_detached = self.protocol.is_detached();
         self.delivery()
             .is_some_and(|one| one.has_unsent() || (is_detached && one.unconfirmed_count() > 0))
             || (is_detached && self.has_newest())
@@ -106,21 +108,21 @@ impl Wire {
     /// does not wait, because its rest may precede the PONG.
     #[inline]
     pub(super) fn awaits_confirmation(&self) -> bool {
-        let socket = || self.websocket();
+        let socket = || self.protocol.websocket();
         self.delivery().is_some_and(Delivery::awaits_confirmation)
             && !socket().is_some_and(WebSocket::is_inside_message)
     }
 
     /// When to call [`Client::is_stuck`] for a connected client that confirms nothing.
     pub(super) fn stuck_at(&self) -> Option<Time> {
-        let delivery = self.delivery().filter(|_| self.is_connected())?;
+        let delivery = self.delivery().filter(|_| self.protocol.is_connected())?;
         delivery.stuck_at(self.awaits_confirmation())
     }
 
     /// Why the connection was cut. `None` if it was not cut, or if the client may not come back. While the WebSocket is closing,
     /// the reason if it ended now.
     pub(crate) fn cut_reason(&self) -> Option<CloseReason> {
-        let socket = self.websocket()?;
+        let socket = self.protocol.websocket()?;
         let delivery = self.delivery()?;
         if delivery.is_final || delivery.ended.is_some() {
             return None;
@@ -210,7 +212,7 @@ impl Client {
         env: &mut Env,
         add: impl FnOnce(&mut Outbox, bool) -> usize,
     ) -> (bool, usize) {
-        let is_connected = self.wire.is_connected();
+        let is_connected = self.wire.protocol.is_connected();
         let Some(delivery) = self.wire.delivery_mut() else {
             return (true, 0);
         };
@@ -240,7 +242,7 @@ impl Client {
         let Some(mut delivery) = rare.and_then(|rare| rare.delivery.take()) else {
             return;
         };
-        let socket = self.wire.websocket_mut();
+        let socket = self.wire.protocol.websocket_mut();
         let compresses = socket.is_some_and(|socket| socket.codec().is_some());
         let (most, cost) = if compresses {
             RESENT_COMPRESSED
@@ -263,7 +265,7 @@ impl Client {
         self.ping_if_due(env);
         if !self.wire.has_unsent() {
             self.send_waiting_close(env);
-        } else if self.wire.is_connected() && !self.wire.output_mut().blocked {
+        } else if self.wire.protocol.is_connected() && !self.wire.output_mut().blocked {
             self.write_later(env);
         }
     }
@@ -371,7 +373,7 @@ impl Client {
             }
             delivery.closing = Some(cut.clone());
         }
-        let detached = Detached::new(env.now, self.wire.last_message(), cut);
+        let detached = Detached::new(env.now, self.wire.protocol.last_message(), cut);
         self.wire.protocol = Protocol::Detached(Box::new(detached));
         self.check_detached(env, pending);
         if was_congested && !self.is_congested() {
@@ -495,7 +497,7 @@ impl Client {
             // No event would ever come. The client may try again.
             return self.end(env, CloseReason::read_error(&error));
         }
-        let socket = self.wire.websocket();
+        let socket = self.wire.protocol.websocket();
         if socket.is_some_and(|socket| socket.state() == State::Closed) {
             // Writing the handshake failed.
             self.request_removal(env);

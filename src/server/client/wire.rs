@@ -1,7 +1,7 @@
-//! The connection of a client: its socket, its protocol, and what is queued in either direction.
+//! The connection of a client: its socket, its protocol ([`Protocol`]), and what is queued in either direction ([`Rare`]).
 //!
 //! A resumable [`Client`](super::Client) survives a cut. Its wire then stays without a socket (`Protocol::Detached`), until the client
-//! takes over the wire of a new connection. The wire's [`Rare`] stores the client's [`Delivery`], to save a pointer in every client;
+//! takes over the wire of a new connection. [`Rare`] also stores the client's [`Delivery`], to save a pointer in every client;
 //! `Client::swap_wires` moves it along.
 
 use std::io;
@@ -9,16 +9,16 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::delivery::{Delivery, Detached};
 use super::inbound::{Inbound, Input, Read};
 use super::membership::Memberships;
 use super::output::Output;
-use crate::protocol::http::{HttpConnection, HttpEvent, HttpState, TraceParent};
-use crate::protocol::{Cause, CloseReason, NextStep, Request, Time, WebSocket};
+use super::protocol::Protocol;
+use super::rare::{Forwarding, Join, Rare};
+use crate::protocol::http::{HttpConnection, HttpEvent, TraceParent};
+use crate::protocol::{Cause, CloseReason, NextStep, Request, Time};
 use crate::server::address::Remote;
-use crate::server::connector::{ConnectError, Outgoing};
+use crate::server::connector::ConnectError;
 use crate::server::env::Env;
-use crate::server::error::SendError;
 use crate::server::id::ClientId;
 use crate::server::policy::CredentialId;
 use crate::server::scheduler::AccountId;
@@ -30,19 +30,6 @@ const STEADY_FACTOR: usize = 4;
 
 /// A client keeps reading if it has accepted output within this time.
 const STEADY: Duration = Duration::from_secs(5);
-
-/// The protocol of a connection.
-#[derive(Debug)]
-pub(super) enum Protocol {
-    /// HTTP: every connection before its upgrade.
-    Http(HttpConnection),
-    /// WebSocket, after the upgrade.
-    WebSocket(WebSocket),
-    /// A connection that this side is opening.
-    Outgoing(Box<Outgoing>),
-    /// None: the connection was cut, and the client may resume it.
-    Detached(Box<Detached>),
-}
 
 /// A set of boolean properties, one bit for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,76 +82,10 @@ impl<F: Into<u8>> Flags<F> {
     }
 }
 
-/// What only some connections have.
-#[derive(Debug, Default)]
-pub(super) struct Rare {
-    /// Output that the socket has not taken.
-    pub(super) output: Output,
-    /// Input that was read but not handled yet.
-    unread: Vec<u8>,
-    forwarding: Option<Box<Forwarding>>,
-    /// The trace of the last request.
-    trace: Option<Box<TraceParent>>,
-    /// Set while this connection is about to continue another client.
-    join: Option<Join>,
-    /// What the client keeps across its connections. It is here so that a client has one pointer only, and stays with the client
-    /// when the wires are exchanged.
-    pub(super) delivery: Option<Box<Delivery>>,
-    /// The topics of the client. They stay with the client, too.
-    pub(super) memberships: Memberships,
-}
-
-impl Rare {
-    /// Whether there is no reason to keep the box.
-    fn is_empty(&self) -> bool {
-        let is_empty = self.forwarding.is_none() && self.trace.is_none();
-        self.is_quiet() && is_empty && self.memberships.is_empty()
-    }
-
-    /// Takes what stays with the client from the box of its old connection, of which no further input is handled.
-    pub(super) fn take_client_state(&mut self, old: &mut Self) {
-        self.delivery = old.delivery.take();
-        self.memberships = std::mem::take(&mut old.memberships);
-        self.join = None;
-        old.unread = Vec::new();
-        // Each of them was queued under the id of the other client.
-        (self.output.dirty, old.output.dirty) = (false, false);
-    }
-
-    fn is_quiet(&self) -> bool {
-        let is_idle = self.output.is_idle() && self.unread.is_empty();
-        is_idle && self.delivery.is_none() && self.join.is_none()
-    }
-}
-
-/// The state of a connection from a trusted proxy, from `accept` to its end. The connection carries requests of any client, so
-/// neither the user of a unix socket nor the certificate of the proxy identifies them, even if a request has none of the
-/// fields that proxies set: some proxies let a client remove them.
-///
-/// A connection with a PROXY protocol header has no such state. The proxy that sends the header does not look at requests, so
-/// it passes on forged fields.
-#[derive(Debug)]
-pub(crate) struct Forwarding {
-    /// The address of the proxy.
-    peer: Remote,
-    /// The user that the proxy has named in the last request.
-    user: Option<Arc<str>>,
-}
-
-/// The request of a new connection to be handed to an earlier client.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Join {
-    pub(crate) target: ClientId,
-    /// The number of messages that the client has received.
-    pub(crate) received: u64,
-    /// Whether the service has seen the connection as a client of its own.
-    pub(crate) was_client: bool,
-}
-
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Wire {
-    pub(super) protocol: Protocol,
+    pub(crate) protocol: Protocol,
     pub(super) rare: Option<Box<Rare>>,
     pub(super) stream: Stream,
     /// The low bits of [`Wire::delivered`] when progress was last measured.
@@ -192,77 +113,11 @@ impl Wire {
         }
     }
 
-    // The protocol.
-
-    /// The connection before its upgrade.
-    #[inline]
-    pub(crate) fn http(&self) -> Option<&HttpConnection> {
-        match &self.protocol {
-            Protocol::Http(http) => Some(http),
-            _ => None,
-        }
-    }
-
-    pub(super) fn http_mut(&mut self) -> Option<&mut HttpConnection> {
-        match &mut self.protocol {
-            Protocol::Http(http) => Some(http),
-            _ => None,
-        }
-    }
-
-    /// The connection after its upgrade.
-    #[inline]
-    pub(crate) fn websocket(&self) -> Option<&WebSocket> {
-        match &self.protocol {
-            Protocol::WebSocket(socket) => Some(socket),
-            _ => None,
-        }
-    }
-
-    #[inline]
-    pub(super) fn websocket_mut(&mut self) -> Option<&mut WebSocket> {
-        match &mut self.protocol {
-            Protocol::WebSocket(socket) => Some(socket),
-            _ => None,
-        }
-    }
-
-    /// The state of a connection that this side is opening.
-    #[inline]
-    pub(crate) fn outgoing(&self) -> Option<&Outgoing> {
-        match &self.protocol {
-            Protocol::Outgoing(outgoing) => Some(outgoing),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn outgoing_mut(&mut self) -> Option<&mut Outgoing> {
-        match &mut self.protocol {
-            Protocol::Outgoing(outgoing) => Some(outgoing),
-            _ => None,
-        }
-    }
-
-    /// Makes this a connection that this side is opening.
-    pub(crate) fn set_outgoing(&mut self, outgoing: Outgoing) {
-        self.protocol = Protocol::Outgoing(Box::new(outgoing));
-    }
-
-    /// Takes the state of a connection that could not be opened.
-    pub(crate) fn take_outgoing(&mut self) -> Option<Box<Outgoing>> {
-        self.outgoing()?;
-        let closed = Protocol::Http(HttpConnection::closing(self.since()));
-        match std::mem::replace(&mut self.protocol, closed) {
-            Protocol::Outgoing(outgoing) => Some(outgoing),
-            _ => None,
-        }
-    }
-
     /// An error of the socket, or the end of its input, has ended the attempt.
     pub(super) fn abandon_attempt(&mut self, reason: &CloseReason) {
         let tls = self.tls();
         let failed = tls.is_some_and(TlsStream::has_failed_handshake);
-        if let Some(outgoing) = self.outgoing_mut() {
+        if let Some(outgoing) = self.protocol.outgoing_mut() {
             let error = if reason.cause == Cause::Shutdown {
                 ConnectError::Cancelled
             } else if failed {
@@ -280,130 +135,13 @@ impl Wire {
         }
     }
 
-    /// The state of a client whose connection was cut.
-    pub(crate) fn detached(&self) -> Option<&Detached> {
-        match &self.protocol {
-            Protocol::Detached(detached) => Some(detached),
-            _ => None,
-        }
-    }
-
-    /// Whether this side is opening the connection.
-    #[inline]
-    pub(crate) fn is_outgoing(&self) -> bool {
-        self.outgoing().is_some()
-    }
-
-    /// Whether the connection was cut, and the client may resume it.
-    pub(crate) fn is_detached(&self) -> bool {
-        self.detached().is_some()
-    }
-
-    /// How long the client has been detached.
-    pub(crate) fn detached_for(&self, now: Time) -> Option<Duration> {
-        Some(now.since(self.detached()?.since))
-    }
-
-    /// Whether the connection carries messages.
-    #[inline]
-    pub(crate) fn is_connected(&self) -> bool {
-        self.websocket().is_some_and(WebSocket::is_open)
-    }
-
-    /// Whether the WebSocket is closing or closed.
-    pub(crate) fn is_closing(&self) -> bool {
-        self.websocket().is_some_and(|socket| !socket.is_open())
-    }
-
-    /// Whether the WebSocket was opened, even if it has been cut since.
-    pub(crate) fn was_open(&self) -> bool {
-        !matches!(self.protocol, Protocol::Http(_) | Protocol::Outgoing(_))
-    }
-
-    /// The state of the connection before its upgrade.
-    pub(super) fn http_state(&self) -> Option<HttpState> {
-        self.http().map(HttpConnection::state)
-    }
-
-    /// Whether a request head is arriving, or is being handled.
-    pub(crate) fn awaits_head(&self) -> bool {
-        self.http_state() == Some(HttpState::Head)
-    }
-
-    /// Whether a request, or its body, is arriving.
-    pub(crate) fn is_requesting(&self) -> bool {
-        matches!(self.http_state(), Some(HttpState::Head | HttpState::Body))
-    }
-
-    /// Whether a call is not answered yet, or only in part.
-    pub(crate) fn is_answering(&self) -> bool {
-        self.http().is_some_and(HttpConnection::is_answering)
-    }
-
-    /// Whether a call has not been completely answered.
-    pub(crate) fn is_unanswered(&self) -> bool {
-        self.http().is_some_and(HttpConnection::is_unanswered)
-    }
-
-    /// Whether the first request has not arrived completely.
-    pub(crate) fn is_new(&self) -> bool {
-        self.http().is_some_and(HttpConnection::is_new)
-    }
-
     /// Whether the client is unauthenticated, not upgraded, and has no pending call.
     pub(crate) fn is_stranger(&self) -> bool {
-        let is_idle = self.http().is_some_and(|http| !http.is_unanswered());
+        let is_idle = self
+            .protocol
+            .http()
+            .is_some_and(|http| !http.is_unanswered());
         is_idle && !self.flags.has(Flag::Trusted)
-    }
-
-    /// When the current state of the connection began. For an open WebSocket: when it was opened.
-    pub(crate) fn since(&self) -> Time {
-        match &self.protocol {
-            Protocol::Http(http) => http.since(),
-            Protocol::Outgoing(outgoing) => outgoing.began,
-            Protocol::WebSocket(socket) => socket.since(),
-            Protocol::Detached(detached) => detached.since,
-        }
-    }
-
-    /// When the last data message passed in either direction.
-    pub(crate) fn last_message(&self) -> Time {
-        match &self.protocol {
-            Protocol::WebSocket(socket) => socket.last_message(),
-            Protocol::Detached(detached) => detached.last_message,
-            Protocol::Http(_) | Protocol::Outgoing(_) => self.since(),
-        }
-    }
-
-    /// The time since the last bytes arrived from an upgraded client.
-    pub(crate) fn silence(&self, now: Time) -> Duration {
-        self.websocket()
-            .map_or_else(|| now.since(self.since()), |socket| socket.silence(now))
-    }
-
-    /// Restarts the idle timeout and cancels an awaited PONG, because the server did not read from the peer.
-    pub(super) fn excuse_silence(&mut self, now: Time) {
-        match &mut self.protocol {
-            Protocol::Http(http) => http.excuse_silence(now),
-            Protocol::WebSocket(socket) => socket.excuse_silence(now),
-            Protocol::Outgoing(_) | Protocol::Detached(_) => {}
-        }
-    }
-
-    /// Requires a PROXY protocol header before the first request.
-    pub(crate) fn expect_proxy_header(&mut self) {
-        if let Some(http) = self.http_mut() {
-            http.expect_proxy_header();
-        }
-    }
-
-    /// Fails unless a call is in this state.
-    pub(super) fn expect(&self, state: HttpState) -> Result<(), SendError> {
-        if self.http_state() == Some(state) {
-            Ok(())
-        } else {
-            Err(SendError::Gone)
-        }
     }
 
     /// Records the properties of a request that its answer depends on. `origin` is the origin of the page that may read
@@ -414,7 +152,7 @@ impl Wire {
         origin: Option<&str>,
         is_last: bool,
     ) {
-        if let Some(http) = self.http_mut() {
+        if let Some(http) = self.protocol.http_mut() {
             http.begin_request(request, origin);
             if is_last {
                 http.end_keep_alive();
@@ -426,7 +164,7 @@ impl Wire {
     /// requests.
     pub(crate) fn set_trusted(&mut self, trusted: bool) {
         self.flags.set(Flag::Trusted, trusted);
-        if !trusted && let Some(http) = self.http_mut() {
+        if !trusted && let Some(http) = self.protocol.http_mut() {
             http.end_keep_alive();
         }
     }
@@ -631,59 +369,13 @@ impl Wire {
     /// Whether there may be input: in the socket, read already, or being decompressed.
     #[inline]
     pub(crate) fn has_input(&self) -> bool {
-        self.is_readable() || self.has_unread() || self.is_inflating()
-    }
-
-    /// Whether the peer has half-closed the connection and the service still sends to it.
-    pub(crate) fn is_half_closed(&self) -> bool {
-        self.websocket().is_some_and(WebSocket::is_half_closed)
-    }
-
-    /// Whether the next byte of input belongs to a data message.
-    pub(super) fn awaits_data(&self) -> bool {
-        self.websocket().is_some_and(WebSocket::awaits_data)
-    }
-
-    /// Whether a long message is being decompressed, so that there is work without further input.
-    pub(crate) fn is_inflating(&self) -> bool {
-        self.websocket().is_some_and(WebSocket::is_inflating)
-    }
-
-    /// Whether input is discarded. A closing connection is always read, because closing a socket with unread data resets the
-    /// connection, and the reset destroys what the peer has not read yet.
-    pub(super) fn discards_input(&self) -> bool {
-        match &self.protocol {
-            Protocol::WebSocket(socket) => socket.discards_input(),
-            Protocol::Http(http) => {
-                matches!(http.state(), HttpState::Closing | HttpState::Closed)
-            }
-            Protocol::Outgoing(_) => false,
-            Protocol::Detached(_) => true,
-        }
-    }
-
-    /// The memory of the protocol and its compressors, in bytes.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn held(&self) -> usize {
-        match &self.protocol {
-            Protocol::Http(http) => http.held(),
-            Protocol::WebSocket(socket) => socket.held() + socket.held_by_codec(),
-            Protocol::Outgoing(_) | Protocol::Detached(_) => 0,
-        }
+        self.is_readable() || self.has_unread() || self.protocol.is_inflating()
     }
 
     /// The memory that is held for the connection and its client, in bytes: what their end would free.
     pub(crate) fn holds(&self) -> usize {
-        let protocol = match &self.protocol {
-            Protocol::Http(http) => http.held(),
-            Protocol::WebSocket(socket) => socket.held(),
-            Protocol::Outgoing(_) | Protocol::Detached(_) => 0,
-        };
-        let rare = self.rare.as_ref().map_or(0, |rare| {
-            let outbox = rare.delivery.as_ref().map_or(0, |one| one.outbox.memory());
-            rare.output.held() + rare.unread.capacity() + outbox + rare.memberships.held()
-        });
-        protocol + rare + self.tls().map_or(0, TlsStream::held)
+        let rare = self.rare.as_ref().map_or(0, |rare| rare.held());
+        self.protocol.held() + rare + self.tls().map_or(0, TlsStream::held)
     }
 
     // What the last request has said.

@@ -64,7 +64,7 @@ fn handle_opened<S: Service>(
     let field = response.single("outrigger-resume").unwrap_or_default();
     let (token, received) = split_resume(field);
     let client = ctx.core.registry.get(id);
-    let Some(outgoing) = client.and_then(|client| client.wire.outgoing()) else {
+    let Some(outgoing) = client.and_then(|client| client.wire.protocol.outgoing()) else {
         return;
     };
     outgoing.connect.keep_cookies(response);

@@ -255,7 +255,7 @@ impl World {
         let pending = core
             .registry
             .iter()
-            .filter(|one| one.wire.is_outgoing())
+            .filter(|one| one.wire.protocol.is_outgoing())
             .count();
         let cut = ours.open.values().filter(|cut| **cut).count();
         assert!(
@@ -265,7 +265,7 @@ impl World {
         for (client, is_cut) in &ours.open {
             let entry = core.registry.get(*client).expect("it is registered");
             assert_eq!(
-                entry.wire.is_detached(),
+                entry.wire.protocol.is_detached(),
                 *is_cut,
                 "{client} was told of its cut"
             );
