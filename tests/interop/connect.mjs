@@ -4,57 +4,22 @@ import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { createRequire } from "node:module";
-import net from "node:net";
 import { Readable, Writable } from "node:stream";
 import { fileURLToPath, pathToFileURL } from "node:url";
 
 const require = createRequire(process.env.TOOLS + "/");
-const { start } = createRequire(import.meta.url)("./server.js");
+const here = createRequire(import.meta.url);
+const { start } = here("./server.js");
+const { cutter, random, seed } = here("./cutter.js");
 const acp = await import(pathToFileURL(require.resolve("@agentclientprotocol/sdk")));
 
 const CUTS = 200;
-let seed = Number(process.env.SEED ?? Date.now() % 100000);
 console.log(`  seed ${seed}`);
-const random = (below) => {
-  seed = (seed * 1103515245 + 12345) % 2147483648;
-  return Math.floor((seed / 2147483648) * below);
-};
-
-/** A proxy that cuts each connection after a random number of bytes, in a random way. */
-function cutter(port) {
-  let cuts = 0;
-  const server = net.createServer((client) => {
-    const upstream = net.connect(port, "127.0.0.1");
-    let left = cuts < CUTS ? 200 + random(6000) : Infinity;
-    const resets = random(2) === 0;
-    const cut = () => {
-      for (const socket of [client, upstream]) resets ? socket.resetAndDestroy() : socket.destroy();
-    };
-    for (const [from, to] of [[client, upstream], [upstream, client]]) {
-      from.on("data", (data) => {
-        to.write(data.subarray(0, left));
-        if (data.length < left) {
-          left -= data.length;
-        } else if (left > 0) {
-          left = 0;
-          cuts++;
-          // The bytes before the cut still arrive, if the ways of the network allow it.
-          random(2) === 0 ? cut() : setImmediate(cut);
-        }
-      });
-      from.on("error", () => {});
-      from.on("close", () => to.destroy());
-    }
-  });
-  server.listen(0, "127.0.0.1");
-  return { server, cuts: () => cuts };
-}
 
 const server = await start("agent", "--", "node", fileURLToPath(new URL("acp_agent.mjs", import.meta.url)));
-const proxy = cutter(new URL(server.url).port);
-await once(proxy.server, "listening");
+const proxy = await cutter(new URL(server.url).port, { cuts: CUTS, bytes: 6000 });
 const url = new URL(server.url);
-url.port = proxy.server.address().port;
+url.port = proxy.port;
 const editor = spawn(process.env.OUTRIGGER, ["connect", String(url), "--log", "error"], { stdio: ["pipe", "pipe", "pipe"] });
 const exited = once(editor, "exit");
 let said = "";
@@ -86,6 +51,6 @@ editor.stdin.end();
 const [code] = await exited;
 assert.equal(code, 0, said);
 assert.equal(said, "");
-proxy.server.close();
+proxy.stop();
 await server.stop();
 console.log(`  the SDK's editor through connect: ${rounds} turns, ${proxy.cuts()} cuts, every update once and in order ok`);

