@@ -2,94 +2,13 @@
 //! Protocol, and if the server has that neither, it loads the sessions again.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
-use std::process::Command;
 
 use crate::common::agent::example_agent;
 use crate::common::cutter::Cutter;
 use crate::common::program::Program;
+use crate::editor::{Editor, Played, initialize, update};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-
-/// An editor that speaks over the standard streams of `connect`.
-struct Editor {
-    bridge: Program,
-    next_id: u64,
-}
-
-impl Editor {
-    fn start(address: SocketAddr, args: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
-        command
-            .arg("connect")
-            .arg(format!("ws://{address}/acp"))
-            .args(args);
-        command.env_remove("OUTRIGGER_TOKEN").env_remove("RUST_LOG");
-        Self {
-            bridge: Program::spawn(&mut command),
-            next_id: 0,
-        }
-    }
-
-    fn initialized(address: SocketAddr, args: &[&str]) -> Self {
-        let mut editor = Self::start(address, args);
-        let result = editor.ask("initialize", initialize(1));
-        assert_eq!(result["result"]["protocolVersion"], 1, "{result}");
-        editor
-    }
-
-    fn say(&mut self, message: &Value) {
-        self.bridge.write(&message.to_string());
-    }
-
-    fn request(&mut self, method: &str, params: Value) -> u64 {
-        self.next_id += 1;
-        let id = self.next_id;
-        self.say(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
-        id
-    }
-
-    /// Sends a request and waits for its response. Other messages are discarded.
-    fn ask(&mut self, method: &str, params: Value) -> Value {
-        let id = self.request(method, params);
-        self.answer_to(id).1
-    }
-
-    /// The messages before the response to a request, and the response.
-    fn answer_to(&mut self, id: u64) -> (Vec<Value>, Value) {
-        let mut before = Vec::new();
-        loop {
-            let message = self.bridge.event();
-            if message["id"] == id && message.get("method").is_none() {
-                return (before, message);
-            }
-            before.push(message);
-        }
-    }
-
-    fn new_session(&mut self) -> String {
-        let answer = self.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
-        let session = answer["result"]["sessionId"].as_str();
-        session.unwrap_or_else(|| panic!("{answer}")).to_owned()
-    }
-
-    fn prompt(&mut self, session: &str, text: &str) -> u64 {
-        let prompt = json!([{"type": "text", "text": text}]);
-        self.request(
-            "session/prompt",
-            json!({"sessionId": session, "prompt": prompt}),
-        )
-    }
-}
-
-fn initialize(version: u64) -> Value {
-    let capabilities = if version == 1 {
-        "clientCapabilities"
-    } else {
-        "capabilities"
-    };
-    json!({"protocolVersion": version, capabilities: {}})
-}
 
 fn agent(options: &[&str]) -> Program {
     Program::start(&[&["agent"][..], options, &["--", &example_agent()]].concat())
@@ -188,56 +107,6 @@ fn a_server_that_has_neither_gets_the_sessions_again() {
         .matches("2 sessions continue on a new connection")
         .count();
     assert_eq!(count, 3, "{log}");
-}
-
-/// A server whose part the test plays.
-struct Played {
-    app: Program,
-    client: String,
-}
-
-impl Played {
-    fn start() -> (Self, SocketAddr) {
-        let app = Program::start(&["app", "--no-resume"]);
-        let address = app.address_of_event();
-        let client = String::new();
-        (Self { app, client }, address)
-    }
-
-    /// The next message of any client.
-    fn hear(&mut self) -> Value {
-        let event = self.app.event_of("message");
-        self.client = event["client"].as_str().expect("a client").to_owned();
-        serde_json::from_str(event["text"].as_str().expect("text")).expect("JSON")
-    }
-
-    /// The next message, which is a request with this method.
-    fn hear_request(&mut self, method: &str) -> Value {
-        let message = self.hear();
-        assert_eq!(message["method"], method, "{message}");
-        message
-    }
-
-    fn say(&mut self, message: &Value) {
-        let text = message.to_string();
-        self.app
-            .command(json!({"cmd": "send", "client": self.client, "text": text}));
-    }
-
-    fn answer(&mut self, request: &Value, result: &Value) {
-        self.say(&json!({"jsonrpc": "2.0", "id": request["id"], "result": result}));
-    }
-
-    /// Ends the connection, as a server does that restarts.
-    fn leave(&mut self) {
-        self.app
-            .command(json!({"cmd": "close", "client": self.client, "code": 1012}));
-    }
-}
-
-fn update(session: &str, update: &Value) -> Value {
-    let params = json!({"sessionId": session, "update": update});
-    json!({"jsonrpc": "2.0", "method": "session/update", "params": params})
 }
 
 #[test]

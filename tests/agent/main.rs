@@ -8,6 +8,8 @@ mod common;
 mod an_editor_continues_its_sessions;
 mod an_editor_never_notices_a_cut;
 mod each_kind_of_client_has_an_agent;
+#[cfg(feature = "client")]
+mod editor;
 mod one_agent_serves_many_clients;
 mod sessions_may_be_observed;
 mod sessions_stay_with_their_owners;
