@@ -10,12 +10,12 @@ use crate::editor::{Editor, Played, initialize, update};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-fn agent(options: &[&str]) -> Program {
+pub(crate) fn agent(options: &[&str]) -> Program {
     Program::start(&[&["agent"][..], options, &["--", &example_agent()]].concat())
 }
 
 /// Hides from the server that the client can resume its connection as Outrigger does.
-fn without_resume(head: &mut [u8]) {
+pub(crate) fn without_resume(head: &mut [u8]) {
     let name = b"Outrigger-Resume";
     let at = head.windows(name.len()).position(|part| part == name);
     head[at.expect("it asks")] = b'X';
@@ -228,7 +228,7 @@ fn a_server_with_cursors_that_does_not_say_what_it_has_received() {
     let known = editor.prompt("s", "one");
     let arrived = server.hear_request("session/prompt");
     let doubtful = editor.prompt("t", "two");
-    server.hear_request("session/prompt");
+    let also_arrived = server.hear_request("session/prompt");
     editor
         .say(&json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "u"}}));
     server.hear_request("session/cancel");
@@ -250,8 +250,11 @@ fn a_server_with_cursors_that_does_not_say_what_it_has_received() {
     let failed = editor.bridge.event();
     assert_eq!(failed["id"], doubtful, "{failed}");
     assert_eq!(failed["error"]["code"], -32016, "{failed}");
+    // The bug: a response after the error was the second one.
+    server.answer(&also_arrived, &json!({"stopReason": "end_turn"}));
     server.answer(&arrived, &json!({"stopReason": "end_turn"}));
-    editor.answer_to(known);
+    let (before, _) = editor.answer_to(known);
+    assert_eq!(before, Vec::<Value>::new());
 
     // The server refuses. This agent cannot load sessions, so the editor must begin anew.
     let pending = editor.prompt("s", "three");

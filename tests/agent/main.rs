@@ -5,6 +5,8 @@
 mod common;
 
 #[cfg(feature = "client")]
+mod a_bad_server_of_an_editor;
+#[cfg(feature = "client")]
 mod an_editor_continues_its_sessions;
 mod an_editor_never_notices_a_cut;
 mod each_kind_of_client_has_an_agent;

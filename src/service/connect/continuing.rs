@@ -4,13 +4,15 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::durable::Resumed;
+use super::input::size_of_pending;
 use super::requests::Remote;
-use super::sessions::{Progress, Restoration};
+use super::sessions::{Progress, Restoration, Sessions, shown};
 use super::{Bridge, Link, Stage};
 use crate::service::jsonrpc::{Envelope, IdKey, MessageKind};
 use crate::{ClientId, CloseCode, Connect, Context, Message, OwnedMessage};
 
-/// How long a connection may take to continue the last one. An agent may take a while to load a session.
+/// How long the server may take for each response before a connection continues the last one. An agent may take a while to load a
+/// session.
 const RETURN_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long to wait for the responses to requests of which the server does not say whether it has received them.
@@ -63,7 +65,7 @@ impl Bridge {
             }
         };
         self.link = Link::Returning { client, since };
-        self.return_limit = Some(ctx.set_timer(RETURN_LIMIT));
+        self.begin_return_limit(ctx);
         match self.next {
             // It does not count as a message.
             Next::Resume => ctx.send(client, Message::Text(&first)),
@@ -90,6 +92,13 @@ impl Bridge {
         }
     }
 
+    fn begin_return_limit(&mut self, ctx: &mut Context) {
+        let timer = ctx.set_timer(RETURN_LIMIT);
+        if let Some(earlier) = self.return_limit.replace(timer) {
+            ctx.cancel_timer(earlier);
+        }
+    }
+
     fn end_return(&mut self, ctx: &mut Context) {
         self.next = Next::Afresh;
         if let Some(timer) = self.return_limit.take() {
@@ -97,21 +106,25 @@ impl Bridge {
         }
     }
 
-    /// Handles a message on a connection that is returning. Returns whether the message was for this alone.
+    /// Handles a message of the server before it is passed on. Returns whether it was only for a connection that is returning.
     pub(super) fn handle_return(
         &mut self,
         ctx: &mut Context,
         client: ClientId,
         text: &str,
     ) -> bool {
-        if !matches!(self.link, Link::Returning { .. }) {
-            return false;
+        let is_returning = matches!(self.link, Link::Returning { .. });
+        let next = if is_returning {
+            self.next
+        } else {
+            Next::Afresh
+        };
+        // The response to `stream/resume` is not one of the messages that continue: neither its id nor its cursor counts.
+        if next == Next::Resume && self.handle_resumed(ctx, client, text) {
+            return true;
         }
-        match self.next {
-            Next::Afresh => false,
-            Next::Resume => self.handle_resumed(ctx, client, text),
-            Next::Restore => self.handle_restored(ctx, client, text),
-        }
+        self.durable.receive(text);
+        next == Next::Restore && self.handle_restored(ctx, client, text)
     }
 
     fn handle_resumed(&mut self, ctx: &mut Context, client: ClientId, text: &str) -> bool {
@@ -119,6 +132,9 @@ impl Bridge {
             None => return false,
             Some(Resumed::Yes(again)) => {
                 log::debug!("the connection continues");
+                for id in self.durable.take_unplaced() {
+                    self.requests.settle(id);
+                }
                 for text in again {
                     ctx.send(client, Message::Text(&text));
                 }
@@ -142,10 +158,12 @@ impl Bridge {
             Progress::Unrelated => return false,
             Progress::Taken => {}
             Progress::Send(request) => {
+                self.begin_return_limit(ctx);
                 _ = self.send_now(ctx, client, Message::Text(&request));
             }
             Progress::Done(messages) => {
                 for (session, why) in self.restoration.failures() {
+                    let session = shown(session);
                     log::warn!("session {session} could not be loaded again: {why}");
                 }
                 let count = self.requests.sessions.len();
@@ -156,7 +174,7 @@ impl Bridge {
                 };
                 log::info!("{count} {sessions} on a new connection");
                 for message in messages {
-                    self.handle_text(ctx, client, &message);
+                    self.handle_text(ctx, &message);
                 }
                 self.begin_messages(ctx);
                 self.resume_input(ctx);
@@ -167,14 +185,15 @@ impl Bridge {
     }
 
     /// Passes a message of the server on.
-    pub(super) fn handle_text(&mut self, ctx: &mut Context, client: ClientId, text: &str) {
+    pub(super) fn handle_text(&mut self, ctx: &mut Context, text: &str) {
         let Some(output) = &mut self.output else {
             return;
         };
         match self.requests.handle_remote(text) {
             Remote::Pass(text) => output.message(ctx, &text),
-            Remote::Refuse(text) => _ = self.send_now(ctx, client, Message::Text(&text)),
+            Remote::Refuse(text) => self.send(ctx, Message::Text(&text)),
             Remote::Ignore => self.warn_of_other_protocol(),
+            Remote::Drop => log::debug!("dropped a response that nobody waits for"),
         }
     }
 
@@ -182,13 +201,27 @@ impl Bridge {
     fn fail_to_restore(&mut self, ctx: &mut Context, client: ClientId, reason: &str) {
         log::warn!("the sessions cannot continue: {reason}");
         self.leave(ctx, client);
-        self.pending.clear();
-        self.pending_bytes = 0;
-        for error in self.requests.handle_loss(reason) {
-            self.answer(ctx, &error);
+        for text in self.lose_everything(reason) {
+            self.answer(ctx, &text);
         }
-        self.check_end(ctx);
-        self.resume_input(ctx);
+        // A later loss must not load them after all.
+        self.requests.sessions = Sessions::default();
+        if self.stage == Stage::Running {
+            return self.resume_input(ctx);
+        }
+        let failure = format!("the sessions cannot continue: {reason}");
+        self.finish(ctx, Some(failure));
+    }
+
+    /// Nothing continues. Returns what the local side gets: errors for its requests, and the ends of its turns.
+    fn lose_everything(&mut self, reason: &str) -> Vec<String> {
+        if self.config.json {
+            self.pending.clear();
+            self.pending_bytes = 0;
+        }
+        let mut messages = self.requests.handle_loss(reason);
+        messages.extend(self.requests.sessions.end_turns());
+        messages
     }
 
     /// Ends a connection that cannot continue the last one.
@@ -219,7 +252,7 @@ impl Bridge {
         self.doubts_limit = None;
         let doubtful = self.durable.take_doubtful();
         let reason = "the connection was cut, and the server does not say whether it has received the request";
-        for error in self.requests.give_up(&doubtful, reason) {
+        for error in self.requests.give_up(doubtful, reason) {
             self.answer(ctx, &error);
         }
         self.check_end(ctx);
@@ -245,19 +278,18 @@ impl Bridge {
         self.check_end(ctx);
     }
 
-    /// The connection and what the server knew of it are lost. Returns errors for the requests that it may have received. The others
-    /// wait for the next connection if that can take its place.
+    /// The connection and what the server knew of it are lost. Returns what the local side gets: errors for the requests that the
+    /// server may have received. The others wait for the next connection if that can take its place.
     pub(super) fn forget_connection(&mut self, ctx: &mut Context, reason: &str) -> Vec<String> {
         self.end_return(ctx);
         self.durable.end();
+        if let Some(timer) = self.doubts_limit.take() {
+            ctx.cancel_timer(timer);
+        }
         let may_restore = self.config.json && self.config.continue_sessions;
         let is_running = self.stage == Stage::Running;
         if !is_running || !may_restore || !self.requests.sessions.can_be_restored() {
-            if self.config.json {
-                self.pending.clear();
-                self.pending_bytes = 0;
-            }
-            return self.requests.handle_loss(reason);
+            return self.lose_everything(reason);
         }
         // Responses are for requests of the connection that was lost.
         let mut waiting = HashSet::new();
@@ -277,6 +309,8 @@ impl Bridge {
                 _ => false,
             }
         });
+        let sizes = self.pending.iter().map(size_of_pending);
+        self.pending_bytes = sizes.sum();
         let errors = self
             .requests
             .handle_loss_of(reason, |id| !waiting.contains(id));

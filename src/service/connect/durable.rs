@@ -8,19 +8,27 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
 
+use super::requests::{batch, is_request};
+use super::sessions::{failure_in, shown};
 use crate::service::json::{Skimmer, quote};
 use crate::service::jsonrpc::{
     Envelope, IdKey, MessageKind, batch_messages, insert_member, is_array, is_same, member,
 };
 
 /// The id of `stream/resume`, as JSON.
-const RESUME_ID: &str = r#""outrigger-resume""#;
+pub(super) const RESUME_ID: &str = r#""outrigger-resume""#;
 
 /// The maximum number of sessions whose cursors are kept. A session without one has the position of the connection.
 const MAX_SESSIONS: usize = 1024;
 
-/// The maximum length of a cursor or a connection id, in bytes.
+/// The maximum length of a cursor, a connection id or a session id, in bytes.
 const MAX_TEXT: usize = 1024;
+
+/// The maximum number of responses without a cursor that are remembered.
+const MAX_UNPLACED: usize = 1024;
+
+/// What a kept message takes in addition to its bytes.
+const OVERHEAD: usize = 64;
 
 /// Whether the server gives cursors.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -47,6 +55,8 @@ pub(super) struct Durable {
     sent: Sent,
     /// The requests of which the server has not said whether it has received them.
     doubtful: HashSet<IdKey>,
+    /// The requests whose response has arrived after the last cursor and has none. The server repeats it after a cut.
+    unplaced: HashSet<IdKey>,
 }
 
 /// The last messages to the server, which it may not have received.
@@ -63,12 +73,9 @@ struct Sent {
 impl Sent {
     fn push(&mut self, text: &str, limit: usize) {
         let number = self.before + self.messages.len() as u64;
-        if let Ok(envelope) = Envelope::parse(text)
-            && let MessageKind::Request { id, .. } = &envelope.kind
-        {
-            self.requests.insert(IdKey::of(&text[id.clone()]), number);
-        }
-        self.bytes += text.len();
+        let ids = requests_in(text).into_iter();
+        self.requests.extend(ids.map(|id| (id, number)));
+        self.bytes += text.len() + OVERHEAD;
         self.messages.push_back(text.into());
         while self.bytes > limit && self.messages.len() > 1 {
             self.drop_before(self.before + 1);
@@ -80,7 +87,7 @@ impl Sent {
         while self.before < number
             && let Some(text) = self.messages.pop_front()
         {
-            self.bytes -= text.len();
+            self.bytes -= text.len() + OVERHEAD;
             self.before += 1;
         }
         let before = self.before;
@@ -95,8 +102,9 @@ impl Sent {
     /// Removes the requests, which may not be sent twice, and returns their ids.
     fn take_requests(&mut self) -> Vec<IdKey> {
         let count = self.messages.len();
-        self.messages.retain(|text| !is_request(text));
-        self.bytes = self.messages.iter().map(|text| text.len()).sum();
+        self.messages.retain(|text| requests_in(text).is_empty());
+        let sizes = self.messages.iter().map(|text| text.len() + OVERHEAD);
+        self.bytes = sizes.sum();
         self.before += (count - self.messages.len()) as u64;
         self.requests.drain().map(|(id, _)| id).collect()
     }
@@ -183,8 +191,11 @@ impl Durable {
         let Ok(envelope) = Envelope::parse(text) else {
             return;
         };
-        if let MessageKind::Response { id, .. } = &envelope.kind {
-            let id = &text[id.clone()];
+        let response = match &envelope.kind {
+            MessageKind::Response { id, .. } => Some(&text[id.clone()]),
+            _ => None,
+        };
+        if let Some(id) = response {
             if self.stage == Stage::Asked(IdKey::of(id)) {
                 self.handle_initialized(&envelope);
             }
@@ -200,7 +211,16 @@ impl Durable {
         };
         if let Some(cursor) = envelope.of_meta("acp/cursor").or_else(outside) {
             self.note_cursor(&envelope, &text[cursor]);
+        } else if let Some(id) = response
+            && self.unplaced.len() < MAX_UNPLACED
+        {
+            self.unplaced.insert(IdKey::of(id));
         }
+    }
+
+    /// The requests whose response the server may repeat.
+    pub(super) fn take_unplaced(&mut self) -> HashSet<IdKey> {
+        std::mem::take(&mut self.unplaced)
     }
 
     /// `initialize` was answered.
@@ -230,12 +250,14 @@ impl Durable {
         if cursor.len() > MAX_TEXT || !cursor.starts_with('"') {
             return;
         }
+        self.unplaced.clear();
         self.last = Some(cursor.into());
         match (&envelope.kind, &envelope.session) {
             // A response may belong to any stream.
             (MessageKind::Response { .. }, _) | (_, None) => self.connection = Some(cursor.into()),
             (_, Some(session)) => {
-                if self.sessions.len() < MAX_SESSIONS || self.sessions.contains_key(&**session) {
+                let has_room = self.sessions.len() < MAX_SESSIONS && session.len() <= MAX_TEXT;
+                if has_room || self.sessions.contains_key(&**session) {
                     self.sessions.insert(session.to_string(), cursor.into());
                 }
             }
@@ -261,15 +283,14 @@ impl Durable {
         match &envelope.kind {
             MessageKind::Notification { method } if method == "stream/resume_failed" => {
                 let reason = envelope.of_body("reason");
-                let reason = reason.and_then(|reason| serde_json::from_str(&text[reason]).ok());
-                Some(Resumed::No(
-                    reason.unwrap_or_else(|| "no reason".to_owned()),
-                ))
+                let reason = reason.and_then(|one| serde_json::from_str::<String>(&text[one]).ok());
+                let reason = reason.as_deref().unwrap_or("no reason");
+                Some(Resumed::No(shown(reason)))
             }
             MessageKind::Response { id, result } if is_same(&text[id.clone()], RESUME_ID) => {
                 Some(match result {
                     Some(_) => self.handle_return(&envelope),
-                    None => Resumed::No(super::sessions::failure_in(text)),
+                    None => Resumed::No(failure_in(text)),
                 })
             }
             _ => None,
@@ -304,7 +325,9 @@ impl Durable {
             .flat_map(|object| object.values());
         for state in std::iter::once(&states).chain(each) {
             if let Some(id) = state.get("promptRequestId") {
-                self.sent.confirm(&id.to_string());
+                let id = id.to_string();
+                self.doubtful.remove(&IdKey::of(&id));
+                self.sent.confirm(&id);
             }
         }
     }
@@ -325,9 +348,11 @@ impl Durable {
     }
 }
 
-fn is_request(text: &str) -> bool {
-    let envelope = Envelope::parse(text);
-    envelope.is_ok_and(|one| matches!(one.kind, MessageKind::Request { .. }))
+/// The ids of the requests in a message, which may be a batch.
+fn requests_in(text: &str) -> Vec<IdKey> {
+    let alone = Envelope::parse(text).ok();
+    let all = alone.into_iter().chain(batch(text)).filter(is_request);
+    all.filter_map(|one| one.id().map(IdKey::of)).collect()
 }
 
 /// The id of an `initialize` of the protocol, and the message with a request for cursors. `None` for any other message.

@@ -2,18 +2,31 @@
 
 use std::ops::ControlFlow;
 
+use super::continuing::Next;
 use super::output::Output;
 use super::requests::Local;
 use super::{Bridge, Link, Stage};
 use crate::service::Problem;
 use crate::service::framing::FramingError;
-use crate::service::jsonrpc::{IdRecovery, parse_error};
+use crate::service::jsonrpc::{Envelope, IdRecovery, MessageKind, parse_error};
 use crate::service::lines::Line;
 use crate::service::pipe::PipeState;
 use crate::{ClientId, Context, Message, OwnedMessage};
 
 /// What a message that waits for the connection takes in addition to its bytes.
 const OVERHEAD: usize = 16;
+
+/// What a message that waits for the connection takes, in bytes.
+pub(super) fn size_of_pending(message: &OwnedMessage) -> usize {
+    message.as_message().as_bytes().len() + OVERHEAD
+}
+
+fn is_response(message: &Message<'_>) -> bool {
+    let Message::Text(text) = message else {
+        return false;
+    };
+    Envelope::parse(text).is_ok_and(|one| matches!(one.kind, MessageKind::Response { .. }))
+}
 
 impl Bridge {
     /// Whether standard input must wait.
@@ -110,11 +123,20 @@ impl Bridge {
                 return;
             }
         }
-        self.pending_bytes += message.as_bytes().len() + OVERHEAD;
-        self.pending.push_back(match message {
+        if let Link::Returning { client, .. } = self.link
+            && self.next == Next::Restore
+            && is_response(&message)
+        {
+            // The agent may need it before a session is loaded.
+            _ = self.send_now(ctx, client, message);
+            return;
+        }
+        let message = match message {
             Message::Text(text) => OwnedMessage::Text(text.to_owned()),
             Message::Binary(bytes) => OwnedMessage::Binary(bytes.to_vec()),
-        });
+        };
+        self.pending_bytes += size_of_pending(&message);
+        self.pending.push_back(message);
     }
 
     /// Sends a message on a connection that is open. Returns whether it takes messages.

@@ -327,9 +327,21 @@ impl Service for Bridge {
                 self.link = Link::None;
                 self.finish(ctx, None);
             }
+            // The server may refuse only the id of the last connection.
+            Link::Opening(opening)
+                if opening == client
+                    && self.next == Next::Resume
+                    && error.status().is_some()
+                    && !error.is_retryable() =>
+            {
+                self.link = Link::None;
+                self.handle_loss(ctx, &error.to_string(), false);
+            }
             Link::Opening(opening) if opening == client => self.fail_to_connect(ctx, error),
             // `disconnected` follows.
-            Link::Open { client: open, .. } if open == client => {
+            Link::Returning { client: open, .. } | Link::Open { client: open, .. }
+                if open == client =>
+            {
                 let is_gone = matches!(error, ConnectError::NotResumed(_));
                 self.not_resumed = Some((error.to_string(), is_gone));
             }
@@ -398,7 +410,8 @@ impl Service for Bridge {
         let connected = self.link.connected();
         let (Some(output), true) = (
             &mut self.output,
-            connected.is_some_and(|(open, _)| open == client),
+            // After the end, its requests have got errors.
+            connected.is_some_and(|(open, _)| open == client) && self.stage != Stage::Finished,
         ) else {
             return;
         };
@@ -406,9 +419,8 @@ impl Service for Bridge {
         match message {
             _ if !self.config.json => output.raw(ctx, message.as_bytes()),
             Message::Text(text) => {
-                self.durable.receive(text);
                 if !self.handle_return(ctx, client, text) {
-                    self.handle_text(ctx, client, text);
+                    self.handle_text(ctx, text);
                 }
             }
             Message::Binary(_) => return self.warn_of_other_protocol(),
@@ -434,7 +446,8 @@ impl Service for Bridge {
         if self.stage == Stage::Finished {
             return;
         }
-        let was_stable = ctx.now().since(since) >= STABLE;
+        // However long a connection took: if it has not continued the last one, nothing has passed.
+        let was_stable = has_returned && ctx.now().since(since) >= STABLE;
         let text = describe(ending);
         let may_return =
             self.durable.can_return() && self.next != Next::Restore && !self.linger_expired;

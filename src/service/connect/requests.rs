@@ -12,11 +12,12 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use super::sessions::Sessions;
+use super::durable::RESUME_ID;
+use super::sessions::{RESTORE_ID, Sessions};
 use crate::service::json::{Skimmer, quote};
 use crate::service::jsonrpc::{
     Envelope, EnvelopeError, IdKey, IdRecovery, MAX_ID, MessageKind, RecoveredId, WaitingIds,
-    batch_messages, code, error, invalid_message_error, is_array, member, with_id,
+    batch_messages, code, error, invalid_message_error, is_array, is_same, member, with_id,
 };
 use crate::service::process::AttachEvent;
 
@@ -45,6 +46,8 @@ pub(super) enum Remote<'a> {
     Refuse(String),
     /// Do not pass it on. It is not a message of JSON-RPC.
     Ignore,
+    /// Do not pass it on. The local side has no such request, or has its response.
+    Drop,
 }
 
 /// The requests of both sides.
@@ -58,6 +61,8 @@ pub(super) struct Requests {
     stale: WaitingIds,
     /// The remote side's ids of requests that have another id on the local side, by the latter.
     renamed: HashMap<IdKey, Box<str>>,
+    /// Requests of the local side that were answered, although a response to them may still arrive.
+    settled: HashSet<IdKey>,
     /// The number of ids that were replaced.
     renames: u64,
     /// Whether the local side has sent `initialize` on this connection.
@@ -260,7 +265,12 @@ impl Requests {
                 }
             }
             MessageKind::Response { id, .. } => {
-                self.local.remove(&IdKey::of(&text[id.clone()]));
+                let raw = &text[id.clone()];
+                let key = IdKey::of(raw);
+                // A pending request comes first, because the local side may use an id again.
+                if !self.local.remove(&key) && (self.settled.remove(&key) || is_own(raw)) {
+                    return Remote::Drop;
+                }
             }
         }
         Remote::Pass(text.into())
@@ -325,7 +335,8 @@ impl Requests {
             self.is_initialized = false;
         }
         self.is_restored = false;
-        self.sessions.handle_loss();
+        self.sessions.handle_loss(&is_sent);
+        self.settled.clear();
         self.renamed.clear();
         // A local side that never answers must not make this grow.
         let room = MAX_WAITING.saturating_sub(self.stale.len());
@@ -350,16 +361,28 @@ impl Requests {
     }
 
     /// Gives up these requests of the local side, whose fate is unknown. Returns an error for each.
-    pub(super) fn give_up(&mut self, ids: &HashSet<IdKey>, reason: &str) -> Vec<String> {
-        let given_up = ids.iter().filter(|id| self.local.remove(id));
-        given_up
-            .map(|id| lost_error(&id.to_raw(), reason))
-            .collect()
+    pub(super) fn give_up(&mut self, ids: HashSet<IdKey>, reason: &str) -> Vec<String> {
+        let mut errors = Vec::new();
+        for id in ids {
+            if self.local.remove(&id) {
+                errors.push(lost_error(&id.to_raw(), reason));
+                self.sessions.give_up(&id);
+                self.settle(id);
+            }
+        }
+        errors
+    }
+
+    /// Drops the next response to a request that the local side has the response to.
+    pub(super) fn settle(&mut self, id: IdKey) {
+        if self.settled.len() < MAX_WAITING {
+            self.settled.insert(id);
+        }
     }
 }
 
 /// The messages of a batch that are valid. None if the text is no batch.
-fn batch(text: &str) -> Vec<Envelope<'_>> {
+pub(super) fn batch(text: &str) -> Vec<Envelope<'_>> {
     if !is_array(text) {
         return Vec::new();
     }
@@ -368,8 +391,13 @@ fn batch(text: &str) -> Vec<Envelope<'_>> {
     messages.filter_map(Result::ok).collect()
 }
 
-fn is_request(envelope: &Envelope<'_>) -> bool {
+pub(super) fn is_request(envelope: &Envelope<'_>) -> bool {
     matches!(envelope.kind, MessageKind::Request { .. })
+}
+
+/// Whether the bridge gives its own requests such ids.
+fn is_own(id: &str) -> bool {
+    is_same(id, RESUME_ID) || id.starts_with(RESTORE_ID)
 }
 
 /// The request that an answer is for.

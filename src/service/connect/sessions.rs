@@ -9,12 +9,19 @@ use std::collections::{HashMap, VecDeque};
 use serde_json::{Map, Value, json};
 
 use crate::service::jsonrpc::{Envelope, IdKey, MessageKind, is_same, member};
+use crate::text::printable;
 
 /// The maximum number of sessions that are remembered, and of requests for sessions that are pending.
 const MAX_SESSIONS: usize = 256;
 
 /// The maximum size of the parameters of a request that is remembered, in bytes.
 const MAX_PARAMS: usize = 64 << 10;
+
+/// The maximum length of the server's text in an error or in the log, in bytes.
+const MAX_SHOWN: usize = 256;
+
+/// How the id of each request of a restoration begins, as JSON.
+pub(super) const RESTORE_ID: &str = "\"outrigger-restore-";
 
 /// The maximum number of settings of a session that are remembered.
 const MAX_SETTINGS: usize = 32;
@@ -30,6 +37,8 @@ pub(super) struct Sessions {
     asked: HashMap<IdKey, Asked>,
     /// The open sessions, in the order in which they were opened.
     open: Vec<Session>,
+    /// The sessions that could not continue and whose turn was running.
+    broken: Vec<String>,
 }
 
 /// A pending request of the local side.
@@ -147,7 +156,8 @@ impl Sessions {
 
     fn open(&mut self, id: String, params: Box<str>, resume_token: Option<String>) {
         self.open.retain(|one| one.id != id);
-        if self.open.len() < MAX_SESSIONS {
+        let size = id.len() + resume_token.as_ref().map_or(0, String::len);
+        if self.open.len() < MAX_SESSIONS && size <= MAX_PARAMS {
             self.open.push(Session {
                 id,
                 params,
@@ -175,24 +185,39 @@ impl Sessions {
         }
     }
 
-    /// The connection was lost, and with it the requests that were pending.
-    pub(super) fn handle_loss(&mut self) {
-        self.asked.clear();
+    /// The local side has got an error for a request.
+    pub(super) fn give_up(&mut self, id: &IdKey) {
+        self.asked.remove(id);
+    }
+
+    /// A session could not continue.
+    fn forget(&mut self, id: &str) {
+        let lost = self.open.extract_if(.., |one| one.id == id);
+        let running = lost.filter(|one| one.was_running);
+        self.broken.extend(running.map(|one| one.id));
+    }
+
+    /// The connection was lost, and with it the pending requests that `is_sent` says.
+    pub(super) fn handle_loss(&mut self, is_sent: impl Fn(&IdKey) -> bool) {
+        self.asked.retain(|id, _| !is_sent(id));
         for session in &mut self.open {
             session.was_running |= std::mem::take(&mut session.is_running);
         }
     }
 
     /// Messages for the local side that end the turns of version 2 that have ended with the last connection.
-    fn end_turns(&mut self) -> Vec<String> {
-        let ended = self.open.iter_mut();
-        let ended = ended.filter_map(|one| std::mem::take(&mut one.was_running).then_some(&one.id));
-        let end = |session: &String| {
+    pub(super) fn end_turns(&mut self) -> Vec<String> {
+        let broken = std::mem::take(&mut self.broken);
+        let ended = self.open.iter_mut().filter_map(|one| {
+            let was_running = std::mem::take(&mut one.was_running);
+            was_running.then(|| one.id.clone())
+        });
+        let end = |session: String| {
             let state = json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": "cancelled"});
             let params = json!({"sessionId": session, "update": state});
             json!({"jsonrpc": "2.0", "method": "session/update", "params": params}).to_string()
         };
-        ended.map(end).collect()
+        broken.into_iter().chain(ended).map(end).collect()
     }
 
     /// Whether another connection can take the place of one that was lost.
@@ -367,9 +392,7 @@ impl Restoration {
             }
             (Some(Step::Resume), None) if matches!(self.steps.front(), Some(Step::Load)) => {}
             (Some(Step::Resume | Step::Load), None) => {
-                let session = self.left.pop_front().unwrap_or_default();
-                sessions.open.retain(|one| one.id != session);
-                self.failures.push((session, failure_in(envelope.text)));
+                self.fail_session(sessions, failure_in(envelope.text));
                 self.begin_session(sessions);
             }
             (Some(Step::Set(_)) | None, _) => {}
@@ -387,6 +410,13 @@ impl Restoration {
         }
     }
 
+    /// The first session that is left cannot continue.
+    fn fail_session(&mut self, sessions: &mut Sessions, why: String) {
+        let session = self.left.pop_front().unwrap_or_default();
+        sessions.forget(&session);
+        self.failures.push((session, why));
+    }
+
     /// A session continues. Its settings follow.
     fn handle_continued(&mut self, sessions: &mut Sessions, envelope: &Envelope<'_>) {
         self.steps.clear();
@@ -401,24 +431,25 @@ impl Restoration {
             .extend(session.settings.iter().cloned().map(Step::Set));
     }
 
-    /// Plans the steps for the first session that is left.
-    fn begin_session(&mut self, sessions: &Sessions) {
+    /// Plans the steps for the next session that is left. Those that the agent has no method for fail.
+    fn begin_session(&mut self, sessions: &mut Sessions) {
         self.steps.clear();
         let result = sessions.initialized.as_deref().unwrap_or_default();
         let abilities = Abilities::of(result);
-        let Some(first) = self.left.front() else {
-            return;
-        };
-        let session = sessions.open.iter().find(|one| one.id == *first);
-        if abilities.resume || session.is_some_and(|one| one.resume_token.is_some()) {
-            self.steps.push_back(Step::Resume);
-        }
-        if abilities.load {
-            self.steps.push_back(Step::Load);
-        }
-        if self.steps.is_empty() {
+        while let Some(first) = self.left.front() {
+            let mut open = sessions.open.iter();
+            let has_token = open.any(|one| one.id == *first && one.resume_token.is_some());
+            if abilities.resume || has_token {
+                self.steps.push_back(Step::Resume);
+            }
+            if abilities.load {
+                self.steps.push_back(Step::Load);
+            }
+            if !self.steps.is_empty() {
+                return;
+            }
             let why = "the agent can neither resume nor load sessions";
-            self.failures.push((first.clone(), why.to_owned()));
+            self.fail_session(sessions, why.to_owned());
         }
     }
 
@@ -445,7 +476,7 @@ impl Restoration {
 
     /// The id of the current request, as JSON.
     fn id(&self) -> String {
-        format!(r#""outrigger-restore-{}""#, self.serial)
+        format!(r#"{RESTORE_ID}{}""#, self.serial)
     }
 
     /// The sessions that could not be continued, each with the reason.
@@ -460,9 +491,14 @@ fn version_of(result: &str) -> Option<u64> {
     result["protocolVersion"].as_u64()
 }
 
-/// The message of an error response.
+/// The message of an error response, for people.
 pub(super) fn failure_in(text: &str) -> String {
     let response: Value = serde_json::from_str(text).unwrap_or_default();
     let message = response["error"]["message"].as_str();
-    message.unwrap_or("the server has refused it").to_owned()
+    shown(message.unwrap_or("the server has refused it"))
+}
+
+/// The server's text for people: without control characters, and not long, because each pending request gets it in an error.
+pub(super) fn shown(text: &str) -> String {
+    printable(&text.as_bytes()[..text.floor_char_boundary(MAX_SHOWN)])
 }
