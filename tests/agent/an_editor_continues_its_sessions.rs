@@ -1,5 +1,5 @@
-//! `outrigger connect` in front of servers without Outrigger's own resumable connections: it uses the draft of the Agent Client
-//! Protocol, and if the server has that neither, it loads the sessions again.
+//! `outrigger connect` in front of servers without Outrigger's own resumable connections: it uses the cursors of a draft of the
+//! Agent Client Protocol, or loads the sessions again.
 
 use std::collections::HashMap;
 

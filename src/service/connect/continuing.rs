@@ -15,7 +15,7 @@ use crate::{ClientId, CloseCode, Connect, Context, Message, OwnedMessage};
 /// session.
 const RETURN_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long to wait for the responses to requests of which the server does not say whether it has received them.
+/// How long to wait for the responses to requests that the server may not have received.
 const DOUBTS_LIMIT: Duration = Duration::from_secs(10);
 
 /// What the next connection continues.
@@ -73,7 +73,7 @@ impl Bridge {
         }
     }
 
-    /// Messages pass on the present connection from now on.
+    /// The connection is ready. Sends the pending messages.
     fn begin_messages(&mut self, ctx: &mut Context) {
         let (client, since) = match (self.link, self.link.connected()) {
             (Link::Opening(client), _) => (client, ctx.now()),
@@ -231,7 +231,7 @@ impl Bridge {
         ctx.close(client, CloseCode::NORMAL, "");
     }
 
-    /// A connection takes too long to continue the last one.
+    /// The server takes too long for a response on a connection that is returning.
     pub(super) fn handle_return_limit(&mut self, ctx: &mut Context) {
         self.return_limit = None;
         let Link::Returning { client, .. } = self.link else {
@@ -247,7 +247,7 @@ impl Bridge {
         }
     }
 
-    /// The server has not answered requests that it may not have received.
+    /// The responses to requests that the server may not have received have not arrived in time.
     pub(super) fn handle_doubts_limit(&mut self, ctx: &mut Context) {
         self.doubts_limit = None;
         let doubtful = self.durable.take_doubtful();
@@ -258,7 +258,7 @@ impl Bridge {
         self.check_end(ctx);
     }
 
-    /// The connection was cut, but the server keeps it. `has_returned` says whether it has continued the last one, if there was one.
+    /// The connection was cut, and the next one can resume it. `has_returned` tells whether messages could pass on it.
     pub(super) fn handle_cut(
         &mut self,
         ctx: &mut Context,
@@ -319,7 +319,7 @@ impl Bridge {
         errors
     }
 
-    /// The number of messages that are not delivered, while there is no connection for them.
+    /// The number of messages that may not have been delivered, while no connection is ready.
     pub(super) fn undelivered_count(&self) -> u64 {
         let sent = match self.next {
             Next::Resume => self.durable.unconfirmed(),

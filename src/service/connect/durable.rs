@@ -1,9 +1,9 @@
 //! The client's side of a draft of the Agent Client Protocol, "Durable & Resumable HTTP/WS Transport" (agent-client-protocol#2208,
 //! `docs/rfds/durable-resumable-http-transport.mdx` at commit 3653fb4). Without I/O.
 //!
-//! [`Durable`] asks for cursors in `initialize` and remembers the last ones. After a cut, `stream/resume` on another connection names
-//! them. The draft numbers the messages of the server only. If the server says how many of the client's messages it has received, as
-//! Outrigger does, the rest of them is sent again.
+//! [`Durable`] asks for cursors in `initialize` and remembers the last ones. After a cut, it sends them in `stream/resume` on another
+//! connection. The draft numbers only the server's messages. If the server says how many of the client's messages it has received, as Outrigger
+//! does, the rest is sent again.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -30,7 +30,7 @@ const MAX_UNPLACED: usize = 1024;
 /// What a kept message takes in addition to its bytes.
 const OVERHEAD: usize = 64;
 
-/// Whether the server gives cursors.
+/// Whether the server sends cursors.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Stage {
     /// Nothing was sent on this connection.
@@ -42,7 +42,7 @@ enum Stage {
     Off,
 }
 
-/// What is needed to come back to a connection.
+/// The cursors of a connection and the last messages on it, with which another connection can resume it.
 #[derive(Debug, Default)]
 pub(super) struct Durable {
     stage: Stage,
@@ -53,7 +53,7 @@ pub(super) struct Durable {
     connection: Option<Box<str>>,
     sessions: HashMap<String, Box<str>>,
     sent: Sent,
-    /// The requests of which the server has not said whether it has received them.
+    /// The pending requests that the server may not have received, and that were not sent again.
     doubtful: HashSet<IdKey>,
     /// The requests whose response has arrived after the last cursor and has none. The server repeats it after a cut.
     unplaced: HashSet<IdKey>,
@@ -120,14 +120,14 @@ impl Sent {
 /// The answer to `stream/resume`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Resumed {
-    /// The client is back. These messages must be sent again.
+    /// The connection continues. These messages must be sent again.
     Yes(Vec<Box<str>>),
-    /// The client cannot come back, for this reason.
+    /// The connection cannot continue, for this reason.
     No(String),
 }
 
 impl Durable {
-    /// A connection begins that has nothing to do with an earlier one. `id` is that of its handshake.
+    /// Forgets the last connection for a new one. `id` is the connection id in the new one's handshake.
     pub(super) fn begin(&mut self, id: Option<&str>, is_wanted: bool) {
         *self = Self {
             stage: if is_wanted { Stage::Fresh } else { Stage::Off },
@@ -141,7 +141,7 @@ impl Durable {
         self.begin(None, false);
     }
 
-    /// Whether the server may have more of this connection.
+    /// Whether another connection can resume this one.
     pub(super) fn can_return(&self) -> bool {
         self.stage == Stage::Offered && self.id.is_some() && self.last.is_some()
     }
@@ -332,7 +332,7 @@ impl Durable {
         }
     }
 
-    /// The requests without an answer of which the server has not said whether it has received them.
+    /// Returns the pending requests that the server may not have received, and forgets them.
     pub(super) fn take_doubtful(&mut self) -> HashSet<IdKey> {
         std::mem::take(&mut self.doubtful)
     }

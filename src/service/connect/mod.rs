@@ -1,8 +1,8 @@
 //! A client whose messages are lines, or messages with another framing, on the process's own standard streams.
 //!
 //! Every message of standard input is sent exactly once and in order, and so is every message to standard output, for as long as
-//! the server keeps the connection. If the server has resumable connections of its own, the loop brings them back. If it has those of
-//! a draft of the Agent Client Protocol, [`Durable`] does so. When the connection is lost for good, [`Requests`] answers what waits,
+//! the server keeps the connection. After a cut, the loop resumes a connection to Outrigger, and [`Durable`] resumes one to another server
+//! with a draft of the Agent Client Protocol. When the connection is lost for good, [`Requests`] answers the pending requests with errors,
 //! and [`Restoration`] continues the sessions of that protocol on another one.
 
 mod continuing;
@@ -49,8 +49,8 @@ pub struct BridgeConfig {
     pub framing: Framing,
     /// Whether messages are JSON-RPC. If not, they pass through untouched.
     pub json: bool,
-    /// Whether to continue connections of the Agent Client Protocol that the server does not let resume otherwise: with the cursors of
-    /// a draft of that protocol, or by loading the sessions again on a new connection.
+    /// Whether to continue the sessions of the Agent Client Protocol if a connection is not resumable: with the cursors of a draft of
+    /// that protocol, or by loading the sessions again on a new connection.
     pub continue_sessions: bool,
     /// While messages of half of this size, in bytes, wait for a connection, standard input is not read. The buffer of
     /// [`ResumeConfig`](crate::ResumeConfig) should have the same size.
@@ -92,7 +92,7 @@ enum Link {
     Waiting(TimerId),
     /// It is being opened.
     Opening(ClientId),
-    /// It is open, but first it must continue where the last one was lost.
+    /// It is open, but it must continue the last one before messages pass.
     Returning { client: ClientId, since: Time },
     /// It is open.
     Open {
@@ -158,8 +158,9 @@ pub struct Bridge {
     /// What the next connection continues, or the present one if it is returning.
     next: Next,
     restoration: Restoration,
-    /// When to stop waiting for a connection to continue, and for the answers to requests that the server may not have received.
+    /// When to stop waiting for the server's next response on a connection that is returning.
     return_limit: Option<TimerId>,
+    /// When to stop waiting for the responses to requests that the server may not have received.
     doubts_limit: Option<TimerId>,
     link: Link,
     stage: Stage,

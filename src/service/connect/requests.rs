@@ -69,7 +69,7 @@ pub(super) struct Requests {
     is_initialized: bool,
     /// Why the connection was lost, until the local side sends `initialize` again.
     lost: Option<Box<str>>,
-    /// What the local side has opened, for another connection.
+    /// The local side's sessions, for the next connection.
     pub(super) sessions: Sessions,
     /// Whether another connection has taken the place of the one on which the local side has sent `initialize`.
     is_restored: bool,
@@ -324,7 +324,7 @@ impl Requests {
         self.handle_loss_of(reason, |_| true)
     }
 
-    /// The same, but the connection has got only those requests that `is_sent` says. The others still wait.
+    /// Like [`Self::handle_loss`], but only requests for which `is_sent` is true get an error. The others stay pending.
     pub(super) fn handle_loss_of(
         &mut self,
         reason: &str,
@@ -360,7 +360,7 @@ impl Requests {
         self.is_restored = true;
     }
 
-    /// Gives up these requests of the local side, whose fate is unknown. Returns an error for each.
+    /// Gives up requests that the remote side may not have received. Returns an error for each that is pending.
     pub(super) fn give_up(&mut self, ids: HashSet<IdKey>, reason: &str) -> Vec<String> {
         let mut errors = Vec::new();
         for id in ids {

@@ -26,7 +26,7 @@ pub(super) const RESTORE_ID: &str = "\"outrigger-restore-";
 /// The maximum number of settings of a session that are remembered.
 const MAX_SETTINGS: usize = 32;
 
-/// What the local side has initialized and opened.
+/// The local side's `initialize` and its sessions.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     /// The parameters of `initialize`, as JSON.
@@ -65,17 +65,17 @@ struct Session {
     id: String,
     /// The parameters of the request that has opened it.
     params: Box<str>,
-    /// The token with which Outrigger gives it to another connection.
+    /// The token with which another connection can resume it, if the server is Outrigger.
     resume_token: Option<String>,
     settings: Vec<Setting>,
     /// Whether a turn is running, as far as `state_update` of version 2 says so.
     is_running: bool,
-    /// Whether a turn was running when the connection was lost, and the agent has not said anything else since.
+    /// Whether a turn was running when the connection was lost, and no `state_update` has arrived since.
     was_running: bool,
 }
 
 impl Sessions {
-    /// Sees a request of the local side.
+    /// Handles a message from the local side.
     pub(super) fn handle_local(&mut self, envelope: &Envelope<'_>) {
         let MessageKind::Request { method, id } = &envelope.kind else {
             return;
@@ -113,7 +113,7 @@ impl Sessions {
         }
     }
 
-    /// Sees a message of the remote side.
+    /// Handles a message from the remote side.
     pub(super) fn handle_remote(&mut self, envelope: &Envelope<'_>) {
         match &envelope.kind {
             MessageKind::Response { id, result } if !self.asked.is_empty() => {
@@ -197,7 +197,7 @@ impl Sessions {
         self.broken.extend(running.map(|one| one.id));
     }
 
-    /// The connection was lost, and with it the pending requests that `is_sent` says.
+    /// The connection was lost, and with it the pending requests for which `is_sent` is true.
     pub(super) fn handle_loss(&mut self, is_sent: impl Fn(&IdKey) -> bool) {
         self.asked.retain(|id, _| !is_sent(id));
         for session in &mut self.open {
@@ -278,7 +278,7 @@ fn session_of(params: &str) -> Option<String> {
     params.get("sessionId")?.as_str().map(str::to_owned)
 }
 
-/// Which of the two methods an agent has.
+/// Whether an agent has `session/resume` and `session/load`.
 struct Abilities {
     resume: bool,
     load: bool,
@@ -321,7 +321,7 @@ pub(super) enum Progress {
     Failed(String),
 }
 
-/// Repeats on a new connection what the local side has initialized and opened.
+/// Repeats `initialize` on a new connection and opens the sessions there again.
 #[derive(Debug, Default)]
 pub(super) struct Restoration {
     /// The sessions that are left, and the steps that are left for the first of them.
