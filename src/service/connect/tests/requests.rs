@@ -1,15 +1,13 @@
+//! What passes through a bridge, before and after a loss.
+
 use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use super::durable::Durable;
-use super::requests::{Local, MAX_WAITING, Remote, Requests};
+use super::value;
 use crate::random::Random;
+use crate::service::connect::requests::{Local, MAX_WAITING, Remote, Requests};
 use crate::service::jsonrpc::{IdKey, IdRecovery};
-
-fn value(text: &str) -> Value {
-    serde_json::from_str(text).expect("JSON")
-}
 
 fn request(id: &Value, method: &str) -> String {
     json!({"jsonrpc": "2.0", "id": id, "method": method}).to_string()
@@ -183,54 +181,6 @@ fn a_request_that_was_given_up_has_its_response_even_if_the_server_answers_later
         Remote::Pass((&*again).into())
     );
     assert!(!requests.has_waiting());
-}
-
-/// A client to which the server has given its first cursor.
-fn with_cursors() -> Durable {
-    let mut durable = Durable::default();
-    durable.begin(Some("c"), true);
-    let initialize = json!({"protocolVersion": 1});
-    let text = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": initialize});
-    durable.send(&text.to_string(), 1 << 20);
-    let capabilities = json!({"transport": {"resumable": true}});
-    let result = json!({"capabilities": capabilities, "_meta": {"acp/cursor": "a"}});
-    durable.receive(&json!({"jsonrpc": "2.0", "id": 0, "result": result}).to_string());
-    assert!(durable.can_return());
-    durable
-}
-
-#[test]
-fn what_a_server_makes_the_client_remember_is_limited() {
-    // The bug: there was no limit to the length of a session's id.
-    let mut durable = with_cursors();
-    for number in 0..10 * 1024 {
-        for length in [8, 900, 1100] {
-            let session = format!("{number:0>length$}");
-            let meta = json!({"acp/cursor": "b".repeat(900)});
-            let params = json!({"sessionId": session, "_meta": meta});
-            let text = json!({"jsonrpc": "2.0", "method": "session/update", "params": params});
-            durable.receive(&text.to_string());
-        }
-    }
-    let size = durable.resume().len();
-    assert!(size < 3 << 20, "{size}");
-    // A cursor that is too long, or none, changes nothing.
-    for cursor in [json!("c".repeat(2000)), json!(7), json!(null), json!({})] {
-        let meta = json!({"acp/cursor": cursor});
-        let text = json!({"jsonrpc": "2.0", "method": "x", "params": {"_meta": meta}});
-        durable.receive(&text.to_string());
-    }
-    assert_eq!(durable.resume().len(), size);
-}
-
-#[test]
-fn short_messages_that_nobody_confirms_are_dropped_in_time() {
-    // The bug: only their bytes counted, so that those of one byte took many times the limit.
-    let mut durable = with_cursors();
-    for _ in 0..100_000 {
-        durable.send("7", 64 << 10);
-    }
-    assert!(durable.unconfirmed() <= 1024, "{}", durable.unconfirmed());
 }
 
 /// A request that one side has sent, as a naive model sees it.
