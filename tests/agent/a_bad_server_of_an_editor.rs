@@ -85,6 +85,52 @@ fn a_session_that_is_opened_between_two_losses_is_loaded_after_the_next_one() {
 }
 
 #[test]
+fn a_session_is_resumed_with_the_metadata_with_which_it_was_opened() {
+    // The bug: the resume token replaced all of the editor's metadata.
+    let (mut editor, mut server) = initialized(&loading(), &[]);
+    let id = editor.request("session/new", json!({"_meta": {"x": 1}}));
+    let asked = server.hear_request("session/new");
+    let token = json!({"outrigger": {"resumeToken": "t"}});
+    server.answer(&asked, &json!({"sessionId": "s", "_meta": token}));
+    editor.answer_to(id);
+    server.leave();
+    let asked = server.hear_request("initialize");
+    server.answer(&asked, &loading());
+    let asked = server.hear_request("session/resume");
+    let meta = json!({"x": 1, "outrigger": {"resumeToken": "t"}});
+    assert_eq!(asked["params"], json!({"sessionId": "s", "_meta": meta}));
+}
+
+#[test]
+fn a_cancellation_does_not_reach_a_later_turn() {
+    // The bug: a cancellation that was sent again ended the turn of the next prompt, which had arrived.
+    let (mut editor, mut server) = initialized(&with_cursors(), &[]);
+    let first = editor.prompt("s", "one");
+    let asked = server.hear_request("session/prompt");
+    let cancel = |session| {
+        let params = json!({"sessionId": session});
+        json!({"jsonrpc": "2.0", "method": "session/cancel", "params": params})
+    };
+    for session in ["s", "t"] {
+        editor.say(&cancel(session));
+        assert_eq!(server.hear(), cancel(session));
+    }
+    server.answer(&asked, &json!({"stopReason": "cancelled"}));
+    editor.answer_to(first);
+    let second = editor.prompt("s", "two");
+    let asked = server.hear_request("session/prompt");
+    server.leave();
+    let resume = server.hear_request("stream/resume");
+    server.answer(&resume, &json!({}));
+    assert_eq!(server.hear(), cancel("t"));
+    server.answer(&asked, &json!({"stopReason": "end_turn"}));
+    assert_eq!(
+        editor.answer_to(second).1["result"]["stopReason"],
+        "end_turn"
+    );
+}
+
+#[test]
 fn an_agent_may_ask_the_editor_while_it_loads_a_session() {
     // The bug: the editor's answer waited for the end of the load, and the load for the answer.
     let (mut editor, mut server) = initialized(&loading(), &[]);
@@ -286,6 +332,46 @@ fn sessions_that_cannot_continue_after_the_end_of_the_input_are_a_failure() {
     assert_eq!(failed["error"]["code"], -32016, "{failed}");
     let (status, log) = editor.bridge.wait_and_read_log();
     assert_eq!(status.code(), Some(1), "{log}");
+}
+
+#[test]
+fn the_input_may_end_while_a_connection_returns() {
+    let (mut editor, mut server) = initialized(&with_cursors(), &["--linger", "60s"]);
+    let prompt = editor.prompt("s", "one");
+    let asked = server.hear_request("session/prompt");
+    server.leave();
+    server.hear_request("stream/resume");
+    editor.bridge.end_input();
+    // Cut during the return, too.
+    server.leave();
+    let resume = server.hear_request("stream/resume");
+    server.answer(&resume, &json!({"_meta": {"outrigger": {"received": 2}}}));
+    server.answer(&asked, &json!({"stopReason": "end_turn"}));
+    assert_eq!(
+        editor.answer_to(prompt).1["result"]["stopReason"],
+        "end_turn"
+    );
+    let (status, log) = editor.bridge.wait_and_read_log();
+    assert_eq!((status.code(), &*log), (Some(0), ""));
+
+    // The server does not let it return.
+    let (mut editor, mut server) = initialized(&with_cursors(), &["--linger", "200ms"]);
+    let prompt = editor.prompt("s", "one");
+    server.hear_request("session/prompt");
+    server.leave();
+    server.hear_request("stream/resume");
+    editor.bridge.end_input();
+    let (before, failed) = editor.answer_to(prompt);
+    assert_eq!(
+        (before, &failed["error"]["code"]),
+        (Vec::new(), &json!(-32016))
+    );
+    let (status, log) = editor.bridge.wait_and_read_log();
+    assert_eq!(status.code(), Some(1), "{log}");
+    assert!(
+        log.contains("1 message may not have been delivered"),
+        "{log}"
+    );
 }
 
 #[test]

@@ -237,6 +237,9 @@ impl Bridge {
         let Link::Returning { client, .. } = self.link else {
             return;
         };
+        if self.is_output_behind() {
+            return self.begin_return_limit(ctx);
+        }
         let reason = "the server does not answer";
         match self.next {
             Next::Restore => self.fail_to_restore(ctx, client, reason),
@@ -247,8 +250,17 @@ impl Bridge {
         }
     }
 
+    /// Whether the server's messages may be held back because nobody reads standard output. A response may be among them.
+    fn is_output_behind(&self) -> bool {
+        self.output.as_ref().is_some_and(|one| !one.has_room())
+    }
+
     /// The responses to requests that the server may not have received have not arrived in time.
     pub(super) fn handle_doubts_limit(&mut self, ctx: &mut Context) {
+        if self.is_output_behind() {
+            self.doubts_limit = Some(ctx.set_timer(DOUBTS_LIMIT));
+            return;
+        }
         self.doubts_limit = None;
         let doubtful = self.durable.take_doubtful();
         let reason = "the connection was cut, and the server does not say whether it has received the request";

@@ -99,13 +99,25 @@ impl Sent {
         (self.before..=self.before + self.messages.len() as u64).contains(&number)
     }
 
-    /// Removes the requests, which may not be sent twice, and returns their ids.
+    /// Removes what may not be sent twice, and returns the ids of the requests: they could run twice. A `session/cancel` before a
+    /// prompt in the same session could cancel the turn of that prompt.
     fn take_requests(&mut self) -> Vec<IdKey> {
         let count = self.messages.len();
-        self.messages.retain(|text| requests_in(text).is_empty());
-        let sizes = self.messages.iter().map(|text| text.len() + OVERHEAD);
-        self.bytes = sizes.sum();
-        self.before += (count - self.messages.len()) as u64;
+        let mut prompted = HashSet::new();
+        let mut kept = VecDeque::new();
+        for text in self.messages.drain(..).rev() {
+            if let Some(session) = session_of(&text, "session/prompt") {
+                prompted.insert(session);
+            }
+            let cancelled = session_of(&text, "session/cancel");
+            let is_late = cancelled.is_some_and(|session| prompted.contains(&session));
+            if !is_late && requests_in(&text).is_empty() {
+                kept.push_front(text);
+            }
+        }
+        self.bytes = kept.iter().map(|text| text.len() + OVERHEAD).sum();
+        self.before += (count - kept.len()) as u64;
+        self.messages = kept;
         self.requests.drain().map(|(id, _)| id).collect()
     }
 
@@ -346,6 +358,18 @@ impl Durable {
     pub(super) fn unconfirmed(&self) -> u64 {
         self.sent.messages.len() as u64
     }
+}
+
+/// The session of a message with this method.
+fn session_of(text: &str, method: &str) -> Option<String> {
+    let envelope = Envelope::parse(text).ok()?;
+    let is_method = match &envelope.kind {
+        MessageKind::Request { method: one, .. } | MessageKind::Notification { method: one } => {
+            one == method
+        }
+        MessageKind::Response { .. } => false,
+    };
+    envelope.session.filter(|_| is_method).map(Cow::into_owned)
 }
 
 /// The ids of the requests in a message, which may be a batch.

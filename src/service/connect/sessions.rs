@@ -257,10 +257,13 @@ impl Session {
         // The history would be shown twice.
         params.remove("replayFrom");
         if let Some(token) = &self.resume_token {
-            params.insert(
-                "_meta".to_owned(),
-                json!({"outrigger": {"resumeToken": token}}),
-            );
+            // The agent may need the rest of it.
+            let mut meta = match params.remove("_meta") {
+                Some(Value::Object(meta)) => meta,
+                _ => Map::new(),
+            };
+            meta.insert("outrigger".to_owned(), json!({"resumeToken": token}));
+            params.insert("_meta".to_owned(), Value::Object(meta));
         }
         Value::Object(params)
     }
