@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use crate::an_editor_continues_its_sessions::{agent, without_resume};
 use crate::common::cutter::Cutter;
 use crate::editor::{Editor, Played, initialize, update};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 /// An editor that has initialized its connection to a server.
@@ -99,6 +100,59 @@ fn a_session_is_resumed_with_the_metadata_with_which_it_was_opened() {
     let asked = server.hear_request("session/resume");
     let meta = json!({"x": 1, "outrigger": {"resumeToken": "t"}});
     assert_eq!(asked["params"], json!({"sessionId": "s", "_meta": meta}));
+}
+
+#[test]
+fn a_mode_or_option_that_the_agent_has_changed_is_not_changed_back() {
+    // The bug: the editor's last choice was set again, although the agent had left that mode.
+    let (mut editor, mut server) = initialized(&loading(), &[]);
+    open_session(&mut editor, &mut server, "s");
+    let choices = [
+        (
+            "session/set_mode",
+            json!({"sessionId": "s", "modeId": "free"}),
+        ),
+        (
+            "session/set_config_option",
+            json!({"sessionId": "s", "configId": "o", "value": "a"}),
+        ),
+    ];
+    for (method, params) in choices {
+        let id = editor.request(method, params);
+        let asked = server.hear_request(method);
+        server.answer(&asked, &json!({}));
+        editor.answer_to(id);
+    }
+    let options = json!([{"id": "other", "currentValue": "x"}, {"id": "o", "currentValue": "b"}]);
+    for change in [
+        json!({"sessionUpdate": "current_mode_update", "currentModeId": "careful"}),
+        json!({"sessionUpdate": "config_option_update", "configOptions": options}),
+    ] {
+        server.say(&update("s", &change));
+        assert_eq!(editor.bridge.event(), update("s", &change));
+    }
+    server.leave();
+    let asked = server.hear_request("initialize");
+    server.answer(&asked, &loading());
+    let asked = server.hear_request("session/load");
+    server.answer(&asked, &json!({}));
+    let asked = server.hear_request("session/set_config_option");
+    let params = json!({"sessionId": "s", "configId": "o", "value": "b"});
+    assert_eq!(asked["params"], params);
+    server.answer(&asked, &json!({}));
+    let asked = server.hear_request("session/set_mode");
+    assert_eq!(
+        asked["params"],
+        json!({"sessionId": "s", "modeId": "careful"})
+    );
+    // Its failure is not hidden.
+    refuse(&mut server, &asked, "no such mode");
+    editor.prompt("s", "more");
+    server.hear_request("session/prompt");
+    editor.bridge.signal(Signal::TERM);
+    let (_, log) = editor.bridge.wait_and_read_log();
+    let failure = "session/set_mode failed in session s: no such mode";
+    assert!(log.contains(failure), "{log}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::durable::Resumed;
 use super::input::size_of_pending;
 use super::requests::Remote;
-use super::sessions::{Progress, Restoration, Sessions, shown};
+use super::sessions::{Progress, Restoration, Sessions};
 use super::{Bridge, Link, Stage};
 use crate::service::jsonrpc::{Envelope, IdKey, MessageKind};
 use crate::{ClientId, CloseCode, Connect, Context, Message, OwnedMessage};
@@ -162,9 +162,8 @@ impl Bridge {
                 _ = self.send_now(ctx, client, Message::Text(&request));
             }
             Progress::Done(messages) => {
-                for (session, why) in self.restoration.failures() {
-                    let session = shown(session);
-                    log::warn!("session {session} could not be loaded again: {why}");
+                for failure in self.restoration.failures() {
+                    log::warn!("{failure}");
                 }
                 let count = self.requests.sessions.len();
                 let sessions = if count == 1 {

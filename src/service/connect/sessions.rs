@@ -169,7 +169,7 @@ impl Sessions {
         }
     }
 
-    /// Notes whether a turn of version 2 is running.
+    /// Notes whether a turn of version 2 is running, and what the agent has set by itself.
     fn handle_update(&mut self, envelope: &Envelope<'_>) {
         let session = envelope.session.as_deref();
         let session = self.open.iter_mut().find(|one| Some(&*one.id) == session);
@@ -178,10 +178,15 @@ impl Sessions {
         };
         let text = envelope.text;
         let kind = member(text, &update, "sessionUpdate");
-        if kind.is_some_and(|kind| &text[kind] == r#""state_update""#) {
-            let state = member(text, &update, "state");
-            session.is_running = state.is_some_and(|state| &text[state] != r#""idle""#);
-            session.was_running = false;
+        match kind.map(|kind| &text[kind]) {
+            Some(r#""state_update""#) => {
+                let state = member(text, &update, "state");
+                session.is_running = state.is_some_and(|state| &text[state] != r#""idle""#);
+                session.was_running = false;
+            }
+            Some(r#""current_mode_update""#) => session.follow_mode(&text[update]),
+            Some(r#""config_option_update""#) => session.follow_options(&text[update]),
+            _ => {}
         }
     }
 
@@ -247,6 +252,40 @@ impl Session {
         self.settings.retain(|one| !is_same(one));
         if self.settings.len() < MAX_SETTINGS {
             self.settings.push(setting);
+        }
+    }
+
+    /// The agent has changed the mode by itself.
+    fn follow_mode(&mut self, update: &str) {
+        let update: Value = serde_json::from_str(update).unwrap_or_default();
+        let mode = update["currentModeId"].as_str();
+        if let Some(mode) = mode.filter(|mode| mode.len() <= MAX_PARAMS) {
+            let params = json!({"sessionId": self.id, "modeId": mode});
+            self.set(Setting {
+                method: "session/set_mode".to_owned(),
+                option: None,
+                params: params.to_string().into(),
+            });
+        }
+    }
+
+    /// The agent has changed options by itself. Those that the local side has set get the new values.
+    fn follow_options(&mut self, update: &str) {
+        let update: Value = serde_json::from_str(update).unwrap_or_default();
+        for option in update["configOptions"].as_array().into_iter().flatten() {
+            let id = option["id"].to_string();
+            let mut settings = self.settings.iter_mut();
+            let setting = settings.find(|one| one.option.as_ref() == Some(&id));
+            let value = &option["currentValue"];
+            if let Some(setting) = setting.filter(|_| !value.is_null())
+                && let Ok(Value::Object(mut params)) = serde_json::from_str(&setting.params)
+            {
+                params.insert("value".to_owned(), value.clone());
+                let params = Value::Object(params).to_string();
+                if params.len() <= MAX_PARAMS {
+                    setting.params = params.into();
+                }
+            }
         }
     }
 
@@ -333,8 +372,8 @@ pub(super) struct Restoration {
     current: Option<Step>,
     /// The id of the current request is made of this number.
     serial: u64,
-    /// The sessions that could not be continued, each with the reason.
-    failures: Vec<(String, String)>,
+    /// What could not be restored, in words.
+    failures: Vec<String>,
 }
 
 impl Restoration {
@@ -395,8 +434,14 @@ impl Restoration {
             }
             (Some(Step::Resume), None) if matches!(self.steps.front(), Some(Step::Load)) => {}
             (Some(Step::Resume | Step::Load), None) => {
-                self.fail_session(sessions, failure_in(envelope.text));
+                self.fail_session(sessions, &failure_in(envelope.text));
                 self.begin_session(sessions);
+            }
+            (Some(Step::Set(setting)), None) => {
+                let session = shown(self.left.front().map_or("", String::as_str));
+                let (method, why) = (&setting.method, failure_in(envelope.text));
+                let failure = format!("{method} failed in session {session}: {why}");
+                self.failures.push(failure);
             }
             (Some(Step::Set(_)) | None, _) => {}
         }
@@ -414,10 +459,12 @@ impl Restoration {
     }
 
     /// The first session that is left cannot continue.
-    fn fail_session(&mut self, sessions: &mut Sessions, why: String) {
+    fn fail_session(&mut self, sessions: &mut Sessions, why: &str) {
         let session = self.left.pop_front().unwrap_or_default();
         sessions.forget(&session);
-        self.failures.push((session, why));
+        let session = shown(&session);
+        let failure = format!("session {session} could not be loaded again: {why}");
+        self.failures.push(failure);
     }
 
     /// A session continues. Its settings follow.
@@ -452,7 +499,7 @@ impl Restoration {
                 return;
             }
             let why = "the agent can neither resume nor load sessions";
-            self.fail_session(sessions, why.to_owned());
+            self.fail_session(sessions, why);
         }
     }
 
@@ -482,8 +529,8 @@ impl Restoration {
         format!(r#"{RESTORE_ID}{}""#, self.serial)
     }
 
-    /// The sessions that could not be continued, each with the reason.
-    pub(super) fn failures(&self) -> &[(String, String)] {
+    /// What could not be restored, in words.
+    pub(super) fn failures(&self) -> &[String] {
         &self.failures
     }
 }
