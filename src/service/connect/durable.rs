@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::requests::{batch, is_request};
-use super::sessions::{failure_in, shown};
+use super::restoration::{failure_in, shown};
 use crate::service::json::{Skimmer, quote};
 use crate::service::jsonrpc::{
     Envelope, IdKey, MessageKind, batch_messages, insert_member, is_array, is_same, member,

@@ -11,6 +11,7 @@ mod ending;
 mod input;
 mod output;
 mod requests;
+mod restoration;
 mod sessions;
 #[cfg(test)]
 mod tests;
@@ -24,7 +25,7 @@ use self::durable::Durable;
 use self::ending::undelivered;
 use self::output::Output;
 use self::requests::Requests;
-use self::sessions::Restoration;
+use self::restoration::Restoration;
 use super::advice::{Problem, with_advice};
 use super::framing::Decoder;
 use super::pipe::{LineReader, PipeState};

@@ -13,7 +13,8 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use super::durable::RESUME_ID;
-use super::sessions::{RESTORE_ID, Sessions};
+use super::restoration::RESTORE_ID;
+use super::sessions::Sessions;
 use crate::service::json::{Skimmer, quote};
 use crate::service::jsonrpc::{
     Envelope, EnvelopeError, IdKey, IdRecovery, MAX_ID, MessageKind, RecoveredId, WaitingIds,
