@@ -222,8 +222,13 @@ fn version_of(result: &str) -> Option<u64> {
 /// The message of an error response, for people.
 pub(super) fn failure_in(text: &str) -> String {
     let response: Value = serde_json::from_str(text).unwrap_or_default();
-    let message = response["error"]["message"].as_str();
-    shown(message.unwrap_or("the server has refused it"))
+    let error = &response["error"];
+    let message = error["message"].as_str();
+    let message = message.unwrap_or("the server has refused it");
+    match error["data"].as_str() {
+        Some(data) => shown(&format!("{message}: {data}")),
+        None => shown(message),
+    }
 }
 
 /// The server's text for people: without control characters, and not long, because each pending request gets it in an error.
