@@ -60,6 +60,10 @@ const ENVIRONMENT: &[(&str, &str)] = &[
         "The sockets to listen on that a service manager passes, if no option says where to listen.",
     ),
     (
+        "NOTIFY_SOCKET",
+        "The socket on which a service manager learns that the server is ready, reloads or stops (sd_notify).",
+    ),
+    (
         "http_proxy, https_proxy, all_proxy, no_proxy",
         "The proxy of connect and attach, and the hosts that need none.",
     ),

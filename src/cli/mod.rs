@@ -18,6 +18,7 @@ mod output;
 mod parser;
 mod programs;
 mod run;
+mod service_manager;
 mod settings;
 #[cfg(feature = "tls")]
 mod tls;

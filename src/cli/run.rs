@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt::Write;
 use std::fs::File;
 use std::io::{self, IsTerminal};
+use std::sync::Arc;
 use std::time::Duration;
 
 use log::LevelFilter;
@@ -14,6 +15,7 @@ use super::commands::{Command, ProgramArg, Serves, ServiceParams};
 use super::logging::DefaultLevels;
 use super::output::LineOutput;
 use super::parser::parse;
+use super::service_manager::ServiceManager;
 use super::settings::{ListenFlag, Settings};
 use super::{Action, Outcome, fail, logging, print, programs};
 #[cfg(feature = "tls")]
@@ -146,12 +148,13 @@ fn serve(
     settings.server = kept;
     server.stop_on_signals()?;
     let orphans = server.adopt_orphans()?;
-    handle_hangup(&mut server, &settings)?;
+    let manager = ServiceManager::from_env();
+    handle_hangup(&mut server, &settings, &manager)?;
     // If a service fails to start, the server is stopping, and `run` returns at once.
-    if server.start().is_ok()
-        && let Some(announcement) = announce(command, &settings, server.local_addresses())?
-    {
-        server.drop_when_stopping(announcement);
+    if server.start().is_ok() {
+        let announcement = announce(command, &settings, server.local_addresses())?;
+        server.drop_when_stopping((announcement, manager.until_stopping()));
+        manager.ready();
     }
     let (routes, ended) = server.run()?;
     let failure = routes.failure().map(str::to_owned);
@@ -165,7 +168,11 @@ fn serve(
 }
 
 /// Makes SIGHUP reload the settings. A server in a terminal stops if the terminal has been closed, or if there is nothing to reload.
-fn handle_hangup(server: &mut Server<Routes>, settings: &Settings) -> Result<(), Failure> {
+fn handle_hangup(
+    server: &mut Server<Routes>,
+    settings: &Settings,
+    manager: &ServiceManager,
+) -> Result<(), Failure> {
     let is_in_terminal = io::stdin().is_terminal() && !has_lost_terminal();
     if is_in_terminal && !settings.can_be_reloaded() {
         server.stop_on_hangup()?;
@@ -173,14 +180,17 @@ fn handle_hangup(server: &mut Server<Routes>, settings: &Settings) -> Result<(),
     }
     let mut reloader = Reloader::new(settings);
     let handle = server.handle();
+    let manager = manager.clone();
     server.reload_on_hangup(move || {
-        let reload = reloader.reload();
+        let reloading = manager.reloading();
+        let mut reload = reloader.reload();
         // When a shell ends, the kernel sends the signal just before it takes the terminal away, so this is checked last.
         if is_in_terminal && has_lost_terminal() {
             log::info!("hangup received and the terminal is gone: stopping");
             let _ = handle.stop();
             return Reload::default();
         }
+        reload.until_applied = Some(Arc::new(reloading));
         reload
     })?;
     Ok(())

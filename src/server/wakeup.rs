@@ -1,6 +1,7 @@
 //! What wakes the loop besides its sockets and timers: other threads that ring a [`Bell`], signals, and settings that a thread has
 //! read after SIGHUP.
 
+use std::any::Any;
 use std::fmt;
 use std::io::{self, Read};
 use std::os::unix::net;
@@ -110,6 +111,8 @@ pub struct Reload {
     /// [`Cause::Revoked`](crate::Cause::Revoked). It is ignored if the server was started without TLS.
     #[cfg(feature = "tls")]
     pub tls: Option<TlsConfig>,
+    /// A value that is dropped once these settings are in force, or when newer ones have replaced them.
+    pub until_applied: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// Returns the new settings.

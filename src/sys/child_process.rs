@@ -18,12 +18,13 @@ use rustix::process::{
 use super::account::Account;
 use super::descriptors::{close_on_exec_from, original_descriptor_limit};
 
-/// Environment variables that child processes do not inherit: the server's secret, and its inherited sockets.
-const PRIVATE_VARIABLES: [&str; 4] = [
+/// Environment variables that child processes do not inherit: the server's secret, its inherited sockets, and its service manager.
+const PRIVATE_VARIABLES: [&str; 5] = [
     "OUTRIGGER_TOKEN",
     "LISTEN_FDS",
     "LISTEN_PID",
     "LISTEN_FDNAMES",
+    "NOTIFY_SOCKET",
 ];
 
 /// The children that were started here and are not reaped yet. Any other child of this process is an orphan that it

@@ -4,6 +4,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+#[cfg(target_os = "linux")]
+mod a_service_manager_knows_the_state;
 mod browsers_get_pages;
 mod the_command_line_is_friendly_to_shells;
 mod the_configuration_file_holds_settings;
