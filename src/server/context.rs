@@ -180,6 +180,14 @@ impl Context {
         client.close_with_code(env, code, reason.into())
     }
 
+    /// Counts further messages against [`Config::rate_limit`](crate::Config::rate_limit), if a service finds several in one. The
+    /// message itself is counted already. Returns whether the client is within the limit. If not, it is closed, with
+    /// [`Cause::RateLimit`](crate::Cause::RateLimit).
+    pub fn count_messages(&mut self, id: ClientId, more: u32) -> bool {
+        let client = self.core.own(id);
+        client.is_some_and(|(client, env)| client.count_messages(env, more))
+    }
+
     /// Closes a client that reads too slowly, with [`Cause::SlowConsumer`](crate::Cause::SlowConsumer). Output that it
     /// has not begun to receive is dropped.
     pub fn cut_off(&mut self, id: ClientId) {

@@ -9,7 +9,7 @@ use crate::common::program::Program;
 use crate::common::traces::{TraceFile, descendants, eventually, expect_gone};
 use crate::common::{BINARY, TEXT, Wire, call};
 use rustix::process::{Signal, kill_process};
-use serde_json::json;
+use serde_json::{Value, json};
 
 fn agent(options: &[&str]) -> Program {
     Program::start(&[&["agent"][..], options, &["--", &example_agent()]].concat())
@@ -712,4 +712,34 @@ fn an_agent_of_one_client_gets_no_batch_with_a_long_id() {
     let id = "x".repeat(2000);
     client.say(&json!([{"jsonrpc": "2.0", "id": id, "method": "session/list"}]));
     assert_eq!(client.wire.read_close().0, 1008);
+}
+
+/// The bug: a batch of a thousand messages counted as one.
+#[test]
+fn each_message_of_a_batch_counts_towards_the_rate_limit() {
+    // Answers each request.
+    let answers = concat!(
+        r#"s/.*"id":([^,]*),.*"initialize".*/{"jsonrpc":"2.0","id":\1,"result":{"protocolVersion":2,"capabilities":{}}}/p;t;"#,
+        r#"s/.*"id":([^,]*),.*/{"jsonrpc":"2.0","id":\1,"result":{"sessions":[]}}/p"#,
+    );
+    // A program that returns what it gets is enough for a client that has it alone.
+    for (mode, program) in [
+        ("shared", &["sed", "-Eun", answers][..]),
+        ("per-client", &["cat"]),
+    ] {
+        let options = ["agent", "--mode", mode, "--rate-limit", "50", "--"];
+        let server = Program::start(&[&options[..], program].concat());
+        let mut client = Client::connect(server.address());
+        let hello = json!({"protocolVersion": 2, "info": {"name": "t", "version": "1"}});
+        client.say(&json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}));
+        client.hear();
+        let batch = |count: u32| {
+            let list = |id| json!({"jsonrpc": "2.0", "id": id, "method": "session/list"});
+            Value::from_iter((0..count).map(list))
+        };
+        client.say(&batch(20));
+        assert_eq!(client.hear().as_array().map(Vec::len), Some(20), "{mode}");
+        client.say(&batch(500));
+        assert_eq!(client.wire.read_close(), (1008, "Rate limit".to_owned()));
+    }
 }

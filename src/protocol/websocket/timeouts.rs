@@ -43,13 +43,14 @@ impl WebSocket {
         self.last_message = now;
     }
 
-    /// Counts a message against a limit of `rate` messages per second. Returns true if the message exceeds the limit.
+    /// Counts messages against a limit of `rate` messages per second. Returns true if they exceed the limit.
     ///
     /// This is the generic cell rate algorithm with a burst of one second's messages.
-    pub fn is_over_rate(&mut self, rate: NonZeroU32, now: Time) -> bool {
+    pub fn is_over_rate(&mut self, rate: NonZeroU32, count: u32, now: Time) -> bool {
         let now = now.as_millis() * 1000;
         let cold = self.cold.get_or_insert_default();
-        cold.due = cold.due.max(now) + 1_000_000 / u64::from(rate.get());
+        let time = u64::from(count) * 1_000_000 / u64::from(rate.get());
+        cold.due = cold.due.max(now) + time;
         cold.due - now > 1_000_000
     }
 
@@ -270,14 +271,14 @@ mod tests {
         let mut websocket = WebSocket::opened(Time::default(), None);
         let at = Time::from_millis;
         for _ in 0..10 {
-            assert!(!websocket.is_over_rate(rate, at(5000)));
+            assert!(!websocket.is_over_rate(rate, 1, at(5000)));
         }
         assert!(
-            websocket.is_over_rate(rate, at(5000)),
+            websocket.is_over_rate(rate, 1, at(5000)),
             "the eleventh message at the same time"
         );
         assert!(
-            !websocket.is_over_rate(rate, at(5300)),
+            !websocket.is_over_rate(rate, 1, at(5300)),
             "300 ms make room for three messages, of which two are used up"
         );
         websocket.handle_timeout(at(6199), &Timeouts::default(), None, &mut Vec::new());

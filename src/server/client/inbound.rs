@@ -355,7 +355,11 @@ impl Client {
         }
         let payload = payload?;
         self.traffic.messages_in += 1;
-        if env.config.rate_limit.is_some() && self.wire.is_over_rate(env) {
+        if env.config.rate_limit.is_some() && self.wire.is_over_rate(env, 1) {
+            if let Some(socket) = self.wire.protocol.websocket_mut() {
+                // At once, without waiting for what a resumable client has not confirmed.
+                socket.close(env.now, CloseReason::rate_limit(), &mut env.output);
+            }
             return Some(Inbound::OverRate);
         }
         Some(Inbound::Message(payload))

@@ -114,6 +114,16 @@ impl Client {
         Ok(())
     }
 
+    /// Counts further messages against the rate limit, which have arrived in one. Closes a client that is over the limit. Returns
+    /// whether it is within the limit.
+    pub(crate) fn count_messages(&mut self, env: &mut Env, count: u32) -> bool {
+        let is_over = self.wire.is_over_rate(env, count);
+        if is_over {
+            self.close(env, CloseReason::rate_limit());
+        }
+        !is_over
+    }
+
     /// Begins the closing handshake. Does nothing unless the connection is open.
     pub(crate) fn close(&mut self, env: &mut Env, reason: CloseReason) {
         if self.wire.has_newest() {

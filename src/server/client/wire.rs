@@ -577,18 +577,14 @@ impl Wire {
         env.addresses.remove_client(self.remote.ip());
     }
 
-    /// Counts a message against the rate limit. Closes a client that is over the limit.
+    /// Counts messages against the rate limit. Returns whether they exceed it.
     #[cold]
-    pub(super) fn is_over_rate(&mut self, env: &mut Env) -> bool {
+    pub(super) fn is_over_rate(&mut self, env: &Env, count: u32) -> bool {
         let (Protocol::WebSocket(socket), Some(rate)) = (&mut self.protocol, env.config.rate_limit)
         else {
             return false;
         };
-        let is_over = socket.is_over_rate(rate, env.now);
-        if is_over {
-            socket.close(env.now, CloseReason::rate_limit(), &mut env.output);
-        }
-        is_over
+        socket.is_over_rate(rate, count, env.now)
     }
 
     /// Counts the connection for its address, which has just become known. Returns the number of connections of the

@@ -358,8 +358,12 @@ impl Service for AgentPerClient {
             }
             // The agent answers a batch, even if not all of it is valid.
             Err(EnvelopeError::Invalid { .. }) if agent.has_batches && is_array(text) => {
-                let messages = batch_messages(text, Skimmer::of_client(text));
-                for message in messages.unwrap_or_default() {
+                let messages = batch_messages(text, Skimmer::of_client(text)).unwrap_or_default();
+                let more = u32::try_from(messages.len().saturating_sub(1)).unwrap_or(u32::MAX);
+                if !ctx.count_messages(client, more) {
+                    return;
+                }
+                for message in messages {
                     let Ok(envelope) = Envelope::parse(message) else {
                         continue;
                     };

@@ -545,6 +545,11 @@ impl RouterOutput for ContextOutput<'_> {
         self.ctx.is_long_json(length)
     }
 
+    fn count_messages(&mut self, client: ClientId, more: usize) -> bool {
+        let more = u32::try_from(more).unwrap_or(u32::MAX);
+        self.ctx.count_messages(client, more)
+    }
+
     fn count_long_json(&mut self) {
         self.ctx.count_long_json();
     }

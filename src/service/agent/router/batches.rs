@@ -211,6 +211,9 @@ impl Router {
         let sender = BatchSender::Client(client);
         match output.batches().begin(sender, text) {
             Ok((messages, answer)) => {
+                if !output.count_messages(client, messages.len().saturating_sub(1)) {
+                    return true;
+                }
                 for message in messages {
                     self.handle_client_message(now, client, message, output);
                 }

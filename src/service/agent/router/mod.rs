@@ -105,6 +105,11 @@ pub(crate) trait RouterOutput {
         let _ = length;
         false
     }
+    /// Counts further messages that a client has sent in one. Returns false if they are over its limit, and it is closed.
+    fn count_messages(&mut self, client: ClientId, more: usize) -> bool {
+        let _ = (client, more);
+        true
+    }
     /// Counts a message that is refused because of its length.
     fn count_long_json(&mut self) {}
     /// Closes a client.
