@@ -177,7 +177,7 @@ impl Batches {
     }
 
     /// The number of batches whose requests were not all answered.
-    #[cfg(any(test, fuzzing))]
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.0.values().map(Vec::len).sum()
     }
