@@ -64,7 +64,7 @@ export class Connection {
   state = { name: "connecting" };
 
   constructor(path, { isProcess, viewer, handlers }) {
-    this.#path = path;
+    this.#path = path ?? this.#path;
     this.#isProcess = isProcess;
     this.#mode = viewer ? "viewer" : "writer";
     this.#handlers = handlers;
@@ -87,15 +87,16 @@ export class Connection {
     const sent = this.#open && this.#next === this.#kept.length && this.#socket.bufferedAmount === 0;
     if (this.#isProcess && (this.viewer || sent || !this.#resumable)) {
       this.#drop(1000);
-      return { left: Date.now(), offset: this.#offset };
+      return { left: Date.now(), offset: this.#offset, path: this.#path };
     }
     if (!this.#resumable) return undefined;
     const kept = this.#kept.map((message) => typeof message === "string" ? { text: message } : { bytes: encode(message) });
-    return { resume: this.#resume, received: this.#received, confirmed: this.#confirmed, kept, offset: this.#offset, sentSize: this.#sentSize, suspended: Date.now() };
+    return { resume: this.#resume, received: this.#received, confirmed: this.#confirmed, kept, offset: this.#offset, path: this.#path, sentSize: this.#sentSize, suspended: Date.now() };
   }
 
-  restore({ left, resume, received, confirmed, kept, offset, sentSize, suspended }) {
+  restore({ left, resume, received, confirmed, kept, offset, path, sentSize, suspended }) {
     this.#offset = offset;
+    this.#path = path ?? this.#path;
     if (left) {
       // After a reload, the server may not have noticed yet that this page's last connection has ended.
       this.#takeover = !this.viewer && Date.now() - left < OWN_PLACE;
@@ -362,6 +363,8 @@ export class Connection {
     }
     let event;
     try { event = JSON.parse(data); } catch { return; }
+    // Another process may have the name when this page comes back.
+    if (event?.type === "process") this.#path = this.#path.replace(/by-name\/[^/?]+(\/attach)?/, `${event.process_id}/attach`);
     if (event?.type === "gap" && Number.isSafeInteger(event.to)) this.#offset = event.to;
     if (event && typeof event === "object") this.#handlers.event(event);
   }

@@ -47,8 +47,9 @@ const MATCHES = {
 
 const find = (id) => document.getElementById(id);
 const frame = find("frame");
-const isProcess = /\/[^/]+\/attach$/.test(location.pathname);
-const place = isProcess ? `Process ${location.pathname.split("/").at(-2).slice(0, 8)}` : "Terminal";
+const name = location.pathname.match(/\/by-name\/([^/]+)(\/attach)?$/)?.[1];
+const isProcess = name !== undefined || /\/[^/]+\/attach$/.test(location.pathname);
+const place = name ?? (isProcess ? `Process ${location.pathname.split("/").at(-2).slice(0, 8)}` : "Terminal");
 const stored = (key) => { try { return localStorage.getItem(key); } catch { return null; } };
 const store = (key, value) => { try { localStorage.setItem(key, value); } catch { /* the browser blocks it */ } };
 

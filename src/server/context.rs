@@ -276,6 +276,12 @@ impl Context {
         self.core.principal(id)
     }
 
+    /// The client whose handshake [`Service::accept`](crate::Service::accept) accepts or rejects. It has no other state yet than
+    /// its principal and its scope.
+    pub fn handshaking(&self) -> Option<ClientId> {
+        self.core.handshaking
+    }
+
     /// Whether the settings admit clients of this client's principal only: there is one token or one unix socket, and no
     /// way in without them.
     pub fn is_sole_principal(&self, id: ClientId) -> bool {

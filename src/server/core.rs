@@ -44,6 +44,8 @@ pub(super) struct Core {
     pub(super) listen: Vec<ListenAddress>,
     /// The service that is called.
     pub(super) service_id: ServiceId,
+    /// The client whose handshake the service accepts or rejects.
+    pub(super) handshaking: Option<ClientId>,
     /// The slot of the client that was being read when a pause began. Reading resumes with the slot after it, so that
     /// the same client does not always fill a program's queue first.
     resume_behind: usize,
@@ -79,6 +81,7 @@ impl Core {
             attempts: Vec::new(),
             listen,
             service_id: ServiceId::ALL,
+            handshaking: None,
             resume_behind: 0,
             trim_at: None,
             chores_at: certificate_check,

@@ -255,7 +255,10 @@ fn admit<S: Service>(
         ctx.core.find_room(id)?
     };
     ctx.core.check_link_clients(id)?;
-    let accept = service.accept(ctx, request)?;
+    ctx.core.handshaking = Some(id);
+    let accept = service.accept(ctx, request);
+    ctx.core.handshaking = None;
+    let accept = accept?;
     if let Some(leaver) = leaver {
         ctx.core.evict(leaver);
     }

@@ -52,7 +52,7 @@ pub use framing::{Framing, ParseFramingError};
 #[cfg(feature = "mcp")]
 pub use mcp::{Mcp, McpConfig};
 pub use pipe_program::{PipeConfig, PipePerClient, PipeShared};
-pub use process::{Compat, Processes, ProcessesConfig, Terminal, TerminalConfig};
+pub use process::{Compat, Processes, ProcessesConfig, SessionCommand, Terminal, TerminalConfig};
 #[cfg(feature = "cli")]
 pub(crate) use routes::Pages;
 pub use routes::{Routes, RoutesBuilder, RoutesError};

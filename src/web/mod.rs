@@ -79,7 +79,10 @@ impl Site {
             RoutePage::Processes => match endpoint.below(request.path())? {
                 "" | "/" => Some("console.html"),
                 below if below.ends_with("/attach") => Some("terminal.html"),
-                _ => None,
+                below => {
+                    let name = below.strip_prefix("/by-name/")?;
+                    (!name.contains('/')).then_some("terminal.html")
+                }
             },
         }
     }

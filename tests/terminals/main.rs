@@ -10,4 +10,5 @@ mod attached_clients_know_each_other;
 mod clients_of_kernel_images_need_no_change;
 mod other_terminals_can_attach;
 mod processes_are_reached_over_http;
+mod processes_have_names;
 mod terminals_lose_nothing;

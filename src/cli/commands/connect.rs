@@ -173,7 +173,7 @@ Makes this terminal the terminal of a program behind a server. To leave, type ~.
     about: "\
 Makes this terminal the terminal of a program behind a server: a program of 'outrigger terminal' at
 ws://HOST:PORT/terminal, or a process of 'outrigger processes' at
-ws://HOST:PORT/process/ID/attach. The exit code is that of the program; 128 plus the signal's number
+ws://HOST:PORT/process/ID/attach or ws://HOST:PORT/process/by-name/NAME. The exit code is that of the program; 128 plus the signal's number
 if a signal killed it; 255 if attach itself fails; 0 if the user leaves.
 
 After a cut the connection comes back, and no output is lost. These escapes work after a newline:
@@ -189,6 +189,10 @@ If standard input is not a terminal, it is sent as it is, and then an end of fil
         (
             "use a terminal of a server",
             "outrigger attach ws://127.0.0.1:7070/terminal",
+        ),
+        (
+            "use the process of a name, which the server starts if there is none",
+            "outrigger attach ws://127.0.0.1:7070/process/by-name/work",
         ),
         (
             "watch a process",

@@ -7,7 +7,9 @@ use super::super::flags::shared::{LINGER, PASS_ENV};
 use super::super::flags::{Flag, Takes, put, samples, turn_on};
 use super::super::values::{duration, number, size};
 use super::{Command, ProgramArg, Serves};
-use crate::service::{Compat, Processes, ProcessesConfig, Terminal, TerminalConfig};
+use crate::service::{
+    Compat, Processes, ProcessesConfig, SessionCommand, Terminal, TerminalConfig,
+};
 use crate::web::RoutePage;
 
 pub(super) static PROCESSES: Command = Command {
@@ -26,6 +28,10 @@ outlives its client. Its output is read and kept while no client is attached.
                               \"rows\",\"cols\",\"timeout_sec\"}
   POST /process/exec          the same; answers when the process has exited, with all of its output
   GET  /process               all processes; ?usage=1 adds their use of processor and memory
+  PUT  /process/by-name/NAME  the same as spawn, once: answers with the process that has the name;
+                              ?restart=1 replaces one that has exited. The other calls take
+                              by-name/NAME instead of ID
+  DELETE /process/ID          forgets a process that has exited, with its name
   GET  /process/ID/status     its state, exit code, and use of processor and memory
   POST /process/ID/stdin      {\"data_b64\"}
   POST /process/ID/kill       {\"signal\":\"TERM\"} or KILL, INT, HUP, to its whole process group
@@ -34,12 +40,20 @@ outlives its client. Its output is read and kept while no client is attached.
   GET  /process/ID/attach     its terminal as a WebSocket; ?since=OFFSET, ?mode=viewer, ?takeover=1
   GET  /process/spec.json     this API in OpenAPI, without the WebSocket; spec.yaml as well
 
-In a browser, / and /process are a console, and /process/ID/attach is a terminal (feature web).
+Attaching to /process/by-name/NAME starts the command of --session or --sessions if no process has
+the name.
+
+In a browser, / and /process are a console, and /process/ID/attach and /process/by-name/NAME are
+terminals (feature web).
 ",
     examples: &[
         (
             "keep more output of each process, and keep it longer",
             "outrigger processes --scrollback 16MiB --retention 1h",
+        ),
+        (
+            "attach to a shell by name, which the first client starts",
+            "outrigger processes --sessions bash",
         ),
         (
             "replace the process API of kernel-images, for its clients",
@@ -133,6 +147,41 @@ const PROCESSES_FLAGS: &[Flag] = &[
         help: "a process waits while --scrollback is full of output that no client was sent, or that a stream is still being sent; without this flag the oldest output is dropped",
         brief: Some("a process waits until its output is read"),
         set: |settings, _| turn_on(&mut settings.processes.wait_for_readers),
+        ..Flag::BASE
+    },
+    Flag {
+        name: "session",
+        takes: Takes::Many("NAME=COMMAND"),
+        help: "command that a client starts on a terminal when it attaches to /process/by-name/NAME and no process has this name; its words are separated by spaces",
+        brief: Some("command that attaching to a name starts"),
+        set: |settings, value| {
+            let pair = value.split_once('=').filter(|(name, _)| !name.is_empty());
+            let (name, command) = pair.ok_or_else(|| format!("'{value}' is not NAME=COMMAND"))?;
+            SessionCommand::parse(Some(name), command)
+                .map(|session| settings.processes.sessions.push(session))
+        },
+        accepts: samples(&["work=bash", "notes=vim -R notes.txt"]),
+        rejects: &["bash", "=bash", "work=", "a/b=bash", "work=  "],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "sessions",
+        takes: Takes::Many("COMMAND"),
+        help: "the same for every name. A client chooses one of several with ?command=COMMAND; the default is the first one",
+        brief: Some("the same for every name"),
+        set: |settings, value| {
+            SessionCommand::parse(None, value)
+                .map(|session| settings.processes.sessions.push(session))
+        },
+        accepts: samples(&["bash", "bash -l"]),
+        rejects: &["", "  "],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "shared-names",
+        help: "all principals share the names of processes; without this flag each principal has names of its own",
+        brief: Some("all principals share names"),
+        set: |settings, _| turn_on(&mut settings.processes.shared_names),
         ..Flag::BASE
     },
     PASS_ENV,

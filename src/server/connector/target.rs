@@ -86,6 +86,12 @@ impl Target {
         self.query = Some(pairs.join("&"));
     }
 
+    /// Replaces the path, which starts with a slash. It must not need to be encoded.
+    #[cfg(feature = "client")]
+    pub(crate) fn set_path(&mut self, path: String) {
+        self.path = path;
+    }
+
     /// The path and the query: the target of the request.
     pub(crate) fn request_target(&self) -> String {
         match &self.query {

@@ -168,7 +168,7 @@ impl Attach {
 
     /// Whether the URL names a process, which goes on without clients.
     fn is_process(&self) -> bool {
-        process_of(self.config.connect.target().path()).is_some()
+        is_process(self.config.connect.target().path())
     }
 
     /// Begins a connection. After the first one, it continues where the output ended.
@@ -478,6 +478,15 @@ impl Attach {
                 self.is_ignored = true;
                 self.notice(&["watching: the server ignores the keys".to_owned()]);
             }
+            // Another process may have the name when the client comes back.
+            AttachEvent::Process(id) => {
+                let target = self.config.connect.target_mut();
+                if let Some((base, _)) = target.path().rsplit_once("/by-name/")
+                    && let Ok(id) = Uuid::try_parse(&id)
+                {
+                    target.set_path(format!("{base}/{id}/attach"));
+                }
+            }
             AttachEvent::Role(_) | AttachEvent::Size(_) | AttachEvent::Clients { .. } => {}
             AttachEvent::Exit { code, signal } => {
                 let code = u8::try_from(code).unwrap_or(FAILED);
@@ -701,10 +710,18 @@ fn is_restart(reason: &CloseReason) -> bool {
     (reason.cause, reason.code) == (Cause::PeerClose, CloseCode::SERVICE_RESTART)
 }
 
-/// The id of the process that a path names: `.../ID/attach`.
-fn process_of(path: &str) -> Option<Uuid> {
-    let (_, id) = path.strip_suffix("/attach")?.rsplit_once('/')?;
-    Uuid::try_parse(id).ok().filter(|_| id.len() == 36)
+/// Whether a path is that of a process: `.../ID/attach`, `.../by-name/NAME` or `.../by-name/NAME/attach`.
+fn is_process(path: &str) -> bool {
+    let Some((base, last)) = path
+        .strip_suffix("/attach")
+        .unwrap_or(path)
+        .rsplit_once('/')
+    else {
+        return false;
+    };
+    let is_id = last.len() == 36 && Uuid::try_parse(last).is_ok();
+    let is_name = !last.is_empty() && base.ends_with("/by-name");
+    is_name || (is_id && path.ends_with("/attach"))
 }
 
 #[cfg(test)]
@@ -714,8 +731,14 @@ mod tests {
     #[test]
     fn only_the_path_of_a_process_can_be_attached_to_again() {
         let id = "2f1c4a52-6f0c-4c5c-9a53-0b54a8b0e1c3";
-        assert!(process_of(&format!("/process/{id}/attach")).is_some());
-        assert!(process_of(&format!("/a/b/{id}/attach")).is_some());
+        for path in [
+            &format!("/process/{id}/attach"),
+            &format!("/a/b/{id}/attach"),
+            "/process/by-name/work",
+            "/process/by-name/work/attach",
+        ] {
+            assert!(is_process(path), "{path}");
+        }
         for path in [
             "/terminal",
             "/attach",
@@ -724,8 +747,10 @@ mod tests {
             &format!("/process/{id}/attach/"),
             &format!("/process/{}/attach", id.replace('-', "")),
             &format!("/process/{id}"),
+            "/process/by-name/",
+            "/by-name",
         ] {
-            assert!(process_of(path).is_none(), "{path}");
+            assert!(!is_process(path), "{path}");
         }
     }
 }

@@ -11,6 +11,7 @@ use super::attach::Role;
 use super::body::{BodyFields, FieldType, Schema, bad_request};
 use super::compat::Compat;
 use super::messages::dimension;
+use super::names::check_name;
 use super::program::MARK;
 use crate::sys::{Account, TerminalSize};
 use crate::{Rejection, Request, StatusCode};
@@ -24,18 +25,35 @@ const MAX_BODY: usize = 1 << 20;
 
 /// A call of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Call {
+pub(crate) enum Call<'p> {
     List,
     Spawn,
     Exec,
-    Status(Uuid),
-    Stdin(Uuid),
-    Kill(Uuid),
-    Resize(Uuid),
-    Stream(Uuid),
-    Attach(Uuid),
+    /// Starts the process of a name, unless there is one.
+    Ensure(&'p str),
+    /// A call to one process.
+    Process(ProcessRef<'p>, Action),
     /// The description of the API.
     Spec(SpecFormat),
+}
+
+/// How a call refers to a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProcessRef<'p> {
+    Id(Uuid),
+    Name(&'p str),
+}
+
+/// What a call does to a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Status,
+    Stdin,
+    Kill,
+    Resize,
+    Stream,
+    Attach,
+    Delete,
 }
 
 /// The format of the API description.
@@ -45,25 +63,40 @@ pub(crate) enum SpecFormat {
     Yaml,
 }
 
-impl Call {
+impl<'p> Call<'p> {
     /// Parses a method and a path below the endpoint.
-    pub(crate) fn read(method: &str, below: &str) -> Result<Self, Rejection> {
-        let segments: Vec<&str> = below.split('/').collect();
+    pub(crate) fn read(method: &str, below: &'p str) -> Result<Self, Rejection> {
+        let segments: Vec<&'p str> = below.split('/').collect();
         let (call, allow) = match *segments {
             [""] => (Self::List, "GET"),
             ["", "spawn"] => (Self::Spawn, "POST"),
             ["", "exec"] => (Self::Exec, "POST"),
             ["", "spec.json"] => (Self::Spec(SpecFormat::Json), "GET"),
             ["", "spec.yaml"] => (Self::Spec(SpecFormat::Yaml), "GET"),
-            ["", id, "status"] => (Self::Status(parse_id(id)?), "GET"),
-            ["", id, "stdin"] => (Self::Stdin(parse_id(id)?), "POST"),
-            ["", id, "kill"] => (Self::Kill(parse_id(id)?), "POST"),
-            ["", id, "resize"] => (Self::Resize(parse_id(id)?), "POST"),
-            ["", id, "stdout", "stream"] => (Self::Stream(parse_id(id)?), "GET"),
-            // kernel-images does not parse the id here.
-            ["", id, "attach"] => {
-                let id = parse_id(id).map_err(|_| no_process())?;
-                (Self::Attach(id), "GET")
+            ["", "by-name", name] => {
+                check_name(name)?;
+                let which = ProcessRef::Name(name);
+                return match method {
+                    "PUT" => Ok(Self::Ensure(name)),
+                    "DELETE" => Ok(Self::Process(which, Action::Delete)),
+                    "GET" => Ok(Self::Process(which, Action::Attach)),
+                    _ => Err(Rejection::method_not_allowed("GET, PUT, DELETE")),
+                };
+            }
+            ["", "by-name", name, ref rest @ ..] => {
+                let (action, allow) = Action::read(rest)?;
+                check_name(name)?;
+                (Self::Process(ProcessRef::Name(name), action), allow)
+            }
+            ["", id, ref rest @ ..] => {
+                let (action, allow) = Action::read(rest)?;
+                let id = match action {
+                    // kernel-images does not parse the id here.
+                    Action::Attach => parse_id(id).map_err(|_| no_process())?,
+                    Action::Delete => parse_id(id).map_err(|_| Rejection::not_found())?,
+                    _ => parse_id(id)?,
+                };
+                (Self::Process(ProcessRef::Id(id), action), allow)
             }
             _ => return Err(Rejection::not_found()),
         };
@@ -74,33 +107,47 @@ impl Call {
         }
     }
 
-    /// The process that the call names.
-    pub(crate) fn id(self) -> Option<Uuid> {
+    /// The process that the call is for.
+    pub(crate) fn process(self) -> Option<ProcessRef<'p>> {
         match self {
-            Self::List | Self::Spawn | Self::Exec | Self::Spec(_) => None,
-            Self::Status(id)
-            | Self::Stdin(id)
-            | Self::Kill(id)
-            | Self::Resize(id)
-            | Self::Stream(id)
-            | Self::Attach(id) => Some(id),
+            Self::List | Self::Spawn | Self::Exec | Self::Ensure(_) | Self::Spec(_) => None,
+            Self::Process(which, _) => Some(which),
         }
     }
 
     /// The maximum length of its body.
     pub(crate) fn max_body(self) -> usize {
         match self {
-            Self::Stdin(_) => usize::MAX,
+            Self::Process(_, Action::Stdin) => usize::MAX,
             _ => MAX_BODY,
         }
     }
 
     /// Whether the call has a body.
     pub(crate) fn has_body(self) -> bool {
-        matches!(
-            self,
-            Self::Spawn | Self::Exec | Self::Stdin(_) | Self::Kill(_) | Self::Resize(_)
-        )
+        match self {
+            Self::Spawn | Self::Exec | Self::Ensure(_) => true,
+            Self::Process(_, action) => {
+                matches!(action, Action::Stdin | Action::Kill | Action::Resize)
+            }
+            Self::List | Self::Spec(_) => false,
+        }
+    }
+}
+
+impl Action {
+    /// Parses the path below that of a process. Returns the method, too.
+    fn read(path: &[&str]) -> Result<(Self, &'static str), Rejection> {
+        Ok(match path {
+            [] => (Self::Delete, "DELETE"),
+            ["status"] => (Self::Status, "GET"),
+            ["stdin"] => (Self::Stdin, "POST"),
+            ["kill"] => (Self::Kill, "POST"),
+            ["resize"] => (Self::Resize, "POST"),
+            ["stdout", "stream"] => (Self::Stream, "GET"),
+            ["attach"] => (Self::Attach, "GET"),
+            _ => return Err(Rejection::not_found()),
+        })
     }
 }
 
@@ -126,6 +173,20 @@ pub(crate) struct RunRequest {
     pub(crate) account: Option<Account>,
     pub(crate) terminal: Option<TerminalSize>,
     pub(crate) timeout: Option<Duration>,
+}
+
+impl RunRequest {
+    /// A program on a terminal, without other settings.
+    pub(super) fn on_terminal(command: Vec<String>, size: TerminalSize) -> Self {
+        Self {
+            command,
+            cwd: None,
+            env: Vec::new(),
+            account: None,
+            terminal: Some(size),
+            timeout: None,
+        }
+    }
 }
 
 const STDIN: &Schema = &[("data_b64", FieldType::Text)];
@@ -303,6 +364,15 @@ pub(crate) fn size_of(request: &Request<'_>) -> Result<TerminalSize, Rejection> 
     })
 }
 
+/// A parameter of a request's query that is 0 or 1.
+pub(super) fn switch(request: &Request<'_>, name: &str) -> Result<bool, Rejection> {
+    match request.parameters(name).last().as_deref() {
+        None | Some("0" | "false") => Ok(false),
+        Some("1" | "true") => Ok(true),
+        Some(_) => Err(bad_request(format!("'{name}' is not 0 or 1"))),
+    }
+}
+
 /// The query of an attach request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttachQuery {
@@ -324,11 +394,7 @@ impl AttachQuery {
             Some("viewer") => Role::Viewer,
             Some(_) => return Err(bad_request("'mode' is not writer or viewer")),
         };
-        let takeover = match request.parameters("takeover").last().as_deref() {
-            None | Some("0" | "false") => false,
-            Some("1" | "true") => true,
-            Some(_) => return Err(bad_request("'takeover' is not 0 or 1")),
-        };
+        let takeover = switch(request, "takeover")?;
         let sized = ["rows", "cols"]
             .iter()
             .any(|name| request.parameters(name).next().is_some());
@@ -397,15 +463,26 @@ mod tests {
     #[test]
     fn paths_and_ids_are_parsed_strictly() {
         let id = random_uuid();
-        let read =
-            |method, below: &str| Call::read(method, below).map_err(|rejection| rejection.status.0);
+        fn read<'p>(method: &str, below: &'p str) -> Result<Call<'p>, u16> {
+            Call::read(method, below).map_err(|rejection| rejection.status.0)
+        }
         assert_eq!(read("GET", ""), Ok(Call::List));
         assert_eq!(read("POST", "/spawn"), Ok(Call::Spawn));
-        assert_eq!(read("GET", &format!("/{id}/status")), Ok(Call::Status(id)));
-        assert_eq!(
-            read("GET", &format!("/{id}/stdout/stream")),
-            Ok(Call::Stream(id))
-        );
+        let of_id = |action| Ok(Call::Process(ProcessRef::Id(id), action));
+        let status = format!("/{id}/status");
+        assert_eq!(read("GET", &status), of_id(Action::Status));
+        let stream = format!("/{id}/stdout/stream");
+        assert_eq!(read("GET", &stream), of_id(Action::Stream));
+        let path = format!("/{id}");
+        assert_eq!(read("DELETE", &path), of_id(Action::Delete));
+        let of_name = |action| Ok(Call::Process(ProcessRef::Name("work"), action));
+        assert_eq!(read("PUT", "/by-name/work"), Ok(Call::Ensure("work")));
+        assert_eq!(read("GET", "/by-name/work"), of_name(Action::Attach));
+        assert_eq!(read("DELETE", "/by-name/work"), of_name(Action::Delete));
+        assert_eq!(read("GET", "/by-name/work/attach"), of_name(Action::Attach));
+        assert_eq!(read("POST", "/by-name/work/kill"), of_name(Action::Kill));
+        assert_eq!(read("POST", "/by-name/work"), Err(405));
+        assert_eq!(read("PUT", "/by-name/a%20b"), Err(400));
         assert_eq!(read("GET", "/spawn"), Err(405));
         assert_eq!(read("DELETE", &format!("/{id}/kill")), Err(405));
         assert_eq!(read("GET", "/spec.json"), Ok(Call::Spec(SpecFormat::Json)));
@@ -413,7 +490,11 @@ mod tests {
             ("/".to_owned(), 404),
             ("/spawn/".to_owned(), 404),
             ("//spawn".to_owned(), 404),
-            (format!("/{id}"), 404),
+            (format!("/{id}"), 405),
+            ("/no-id".to_owned(), 404),
+            ("/by-name".to_owned(), 404),
+            ("/by-name/".to_owned(), 400),
+            ("/by-name/../status".to_owned(), 400),
             (format!("/{id}/"), 404),
             (format!("/{id}/status/"), 404),
             (format!("/{}/status", id.simple()), 400),

@@ -90,8 +90,11 @@ impl AttachRole {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AttachEvent {
-    /// The role of the client: `{"type":"role","role":"viewer"}`. It is the first message.
+    /// The role of the client: `{"type":"role","role":"viewer"}`. It is the first message, but for [`AttachEvent::Process`].
     Role(AttachRole),
+    /// The id of the process, for a client that has attached to a name: `{"type":"process","process_id":"..."}`. It comes before the
+    /// role. A client that comes back attaches to the id, because another process may have the name by then.
+    Process(String),
     /// The size of the terminal: `{"type":"size","rows":24,"cols":80}`. It follows the role, and is sent again whenever the
     /// size has changed.
     Size(TerminalSize),
@@ -136,6 +139,7 @@ impl AttachEvent {
                 "viewer" => Some(Self::Role(AttachRole::Viewer)),
                 _ => None,
             },
+            "process" => Some(Self::Process(text("process_id")?)),
             "size" => Some(Self::Size(size(&message)?)),
             "clients" => Some(Self::Clients {
                 writer: match message.get("writer")? {
@@ -163,6 +167,7 @@ impl AttachEvent {
     pub fn to_json(&self) -> String {
         match self {
             Self::Role(role) => format!(r#"{{"type":"role","role":"{}"}}"#, role.name()),
+            Self::Process(id) => json!({"type": "process", "process_id": id}).to_string(),
             Self::Size(TerminalSize { rows, cols }) => {
                 format!(r#"{{"type":"size","rows":{rows},"cols":{cols}}}"#)
             }

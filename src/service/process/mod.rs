@@ -18,6 +18,7 @@ pub(crate) mod compat;
 pub(crate) mod dialect;
 mod exec;
 pub mod messages;
+mod names;
 mod processes;
 pub(crate) mod program;
 mod programs;
@@ -33,6 +34,6 @@ const LINGER: Duration = Duration::from_millis(250);
 
 pub use self::compat::Compat;
 pub use self::messages::{AttachEvent, AttachRole, Control};
-pub use self::processes::{Processes, ProcessesConfig};
+pub use self::processes::{Processes, ProcessesConfig, SessionCommand};
 pub use self::terminal::{Terminal, TerminalConfig};
 pub use crate::sys::TerminalSize;

@@ -6,28 +6,32 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::LINGER;
-use super::attach::{Attachments, Role, Sharing};
+use super::attach::{Attachments, ReaderOutput, Role, Sharing};
 use super::body::bad_request;
 use super::calls::{
-    AttachQuery, Call, RunRequest, no_process, read_data, read_exec, read_signal, read_size,
-    read_spawn, since,
+    Action, AttachQuery, Call, ProcessRef, RunRequest, no_process, read_data, read_exec,
+    read_signal, read_size, read_spawn, since, size_of, switch,
 };
 use super::compat::Compat;
 use super::dialect::{Dialect, log_failed_resize};
 use super::exec::ExecCalls;
+use super::messages::AttachEvent;
+#[cfg(feature = "cli")]
+use super::names::check_name;
+use super::names::{NameKey, Named, NamedProcess, Names, RequestDigest, Waiter};
 use super::program::{Launch, PassEnv, Program};
 use super::programs::Programs;
-use super::responses::{Details, spawned, spec, start_failed, status, summary};
-use super::sink::Sink;
+use super::responses::{Details, ensured, spawned, spec, start_failed, status, summary};
+use super::sink::{ContextOutput, Sink};
 use crate::server::too_little_memory;
 use crate::service::Endpoint;
 use crate::service::child::process_metrics;
 use crate::service::id_map::IdMap;
 use crate::sys::random_uuid;
 use crate::{
-    Accept, ClientId, CloseCode, CloseReason, Context, LinkTarget, Message, Metrics, Readiness,
-    Rejection, Request, Response, Route, Scope, Service, SourceId, StatusCode, StatusFields,
-    TimerId,
+    Accept, ClientId, CloseCode, CloseReason, Context, LinkTarget, Message, Metrics, Principal,
+    Readiness, Rejection, Request, Response, Route, Scope, Service, SourceId, StatusCode,
+    StatusFields, TimerId,
 };
 
 /// The header field that names the content type of a stream's events.
@@ -66,6 +70,19 @@ pub struct ProcessesConfig {
     pub compat: Compat,
     /// Variables of the server's environment that processes of other users get too.
     pub pass_env: Vec<String>,
+    /// The commands that clients start by attaching to a name that has no process.
+    pub sessions: Vec<SessionCommand>,
+    /// Whether names belong to all principals together, instead of each having names of its own.
+    pub shared_names: bool,
+}
+
+/// A command that a client starts on a terminal when it attaches to a name that has no process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionCommand {
+    /// The name that it is for; `None` for every name.
+    pub name: Option<String>,
+    /// The program and its arguments.
+    pub command: Vec<String>,
 }
 
 impl ProcessesConfig {
@@ -82,7 +99,27 @@ impl ProcessesConfig {
             linger: LINGER,
             compat: Compat::None,
             pass_env: Vec::new(),
+            sessions: Vec::new(),
+            shared_names: false,
         }
+    }
+}
+
+impl SessionCommand {
+    /// Splits a command at its spaces.
+    #[cfg(feature = "cli")]
+    pub(crate) fn parse(name: Option<&str>, command: &str) -> Result<Self, String> {
+        if let Some(name) = name {
+            check_name(name).map_err(|rejection| format!("'{name}': {}", rejection.message))?;
+        }
+        let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
+        if words.is_empty() {
+            return Err(format!("'{command}' is not a command"));
+        }
+        Ok(Self {
+            name: name.map(str::to_owned),
+            command: words,
+        })
     }
 }
 
@@ -106,8 +143,9 @@ pub struct Processes {
     /// What the callers have asked for whose processes are not started yet.
     waiting: IdMap<ClientId, Start>,
     exec_calls: ExecCalls,
+    names: Names,
     /// The request of the handshake that was accepted last. `connected` follows at once.
-    accepted: Option<AttachRequest>,
+    accepted: Option<Accepted>,
     started: u64,
     stopping: bool,
 }
@@ -116,17 +154,37 @@ pub struct Processes {
 #[derive(Debug)]
 struct Start {
     request: RunRequest,
-    /// For `exec`, the limit of each output stream and the fields of the answer; `None` for `spawn`.
-    exec: Option<(usize, Details)>,
+    purpose: Purpose,
+}
+
+/// What a process is started for.
+#[derive(Debug)]
+enum Purpose {
+    Spawn,
+    /// The limit of each output stream, and the fields of the answer.
+    Exec(usize, Details),
+    /// The process of a name, for which other clients may wait, too.
+    Name(NameKey),
 }
 
 /// A valid attach request.
 #[derive(Clone, Copy, Debug)]
-struct AttachRequest {
-    id: Uuid,
+pub(super) struct AttachRequest {
     query: AttachQuery,
     dialect: Dialect,
     since: u64,
+    /// Whether the client has given a name, so that it does not know the id.
+    is_by_name: bool,
+}
+
+/// A handshake that was accepted.
+#[derive(Debug)]
+enum Accepted {
+    Process(Uuid, AttachRequest),
+    /// The process of a name has to be started.
+    Session(NameKey, RunRequest, AttachRequest),
+    /// A page cannot see the status of a failed handshake. It is told why, and closed.
+    Refused(Dialect, Rejection),
 }
 
 impl Processes {
@@ -137,6 +195,7 @@ impl Processes {
             programs: Programs::default(),
             waiting: IdMap::default(),
             exec_calls: ExecCalls::new(config.max_exec_output, config.compat),
+            names: Names::default(),
             accepted: None,
             config,
             started: 0,
@@ -145,7 +204,7 @@ impl Processes {
     }
 
     /// The call that a request makes. Its process may not exist.
-    fn parse_call(&self, request: &Request<'_>) -> Result<Call, Rejection> {
+    fn parse_call<'r>(&self, request: &'r Request<'_>) -> Result<Call<'r>, Rejection> {
         let path = request.path();
         let is_compatible = self.config.compat == Compat::KernelImages;
         let below = match self.config.endpoint.below(path) {
@@ -161,21 +220,45 @@ impl Processes {
         Call::read(method, below)
     }
 
-    /// Checks that the process of a call exists.
-    fn expect_process(&self, call: Call) -> Result<(), Rejection> {
-        match call.id() {
-            Some(id) if !self.is_visible(id) => Err(no_process()),
-            _ => Ok(()),
+    /// Checks that the process of a call exists, and that its body will be JSON. Names are looked up later, when the caller is
+    /// known.
+    fn check_call(&self, call: Call<'_>, request: &Request<'_>) -> Result<(), Rejection> {
+        if let Some(ProcessRef::Id(id)) = call.process()
+            && !self.is_visible(id)
+        {
+            return Err(no_process());
         }
-    }
-
-    /// Checks that the process of a call exists, and that its body will be JSON.
-    fn check_call(&self, call: Call, request: &Request<'_>) -> Result<(), Rejection> {
-        self.expect_process(call)?;
         if call.has_body() {
             self.config.compat.expect_json_body(request)?;
         }
         Ok(())
+    }
+
+    /// A name as a client means it. Whoever has a link sees the names of the principal that issued it.
+    fn key(&self, ctx: &Context, client: ClientId, name: &str) -> NameKey {
+        let owner = match ctx.link_issuer(client) {
+            _ if self.config.shared_names => Principal::Nobody,
+            Some(issuer) => issuer.clone(),
+            None => ctx.principal(client),
+        };
+        NameKey {
+            owner,
+            name: name.into(),
+        }
+    }
+
+    /// The process that a client refers to.
+    fn find(
+        &self,
+        ctx: &Context,
+        client: ClientId,
+        which: ProcessRef<'_>,
+    ) -> Result<Uuid, Rejection> {
+        let id = match which {
+            ProcessRef::Id(id) => Some(id),
+            ProcessRef::Name(name) => self.names.process(&self.key(ctx, client, name)),
+        };
+        id.filter(|id| self.is_visible(*id)).ok_or_else(no_process)
     }
 
     /// Whether a process with this id exists that was not started by `exec`.
@@ -187,18 +270,17 @@ impl Processes {
         &mut self,
         ctx: &mut Context,
         caller: ClientId,
-        call: Call,
+        call: Call<'_>,
         request: &Request<'_>,
         body: &[u8],
     ) -> Result<Option<Response>, Rejection> {
-        let ok = || Response::json(StatusCode::OK, json!({"ok": true}).to_string());
         let compat = self.config.compat;
         Ok(Some(match call {
-            Call::List => self.list(ctx, reads_usage(request)?),
+            Call::List => self.list(ctx, caller, switch(request, "usage")?),
             Call::Spawn => {
                 let start = Start {
                     request: read_spawn(body, compat)?,
-                    exec: None,
+                    purpose: Purpose::Spawn,
                 };
                 return self.enqueue(ctx, caller, start).map(|()| None);
             }
@@ -208,21 +290,47 @@ impl Processes {
                 let (request, limit) = read_exec(body, most, compat)?;
                 let start = Start {
                     request,
-                    exec: Some((limit, details)),
+                    purpose: Purpose::Exec(limit, details),
                 };
                 return self.enqueue(ctx, caller, start).map(|()| None);
             }
-            Call::Status(id) => {
+            Call::Ensure(name) => {
+                let key = self.key(ctx, caller, name);
+                let run = read_spawn(body, compat)?;
+                return self.ensure(ctx, caller, &key, run, switch(request, "restart")?);
+            }
+            Call::Process(which, action) => {
+                // It may have been removed since the head arrived.
+                let id = self.find(ctx, caller, which)?;
+                return self.act(ctx, caller, (id, action), request, body);
+            }
+            Call::Spec(format) => spec(format, &self.config.endpoint),
+        }))
+    }
+
+    /// Answers a call to one process.
+    fn act(
+        &mut self,
+        ctx: &mut Context,
+        caller: ClientId,
+        (id, action): (Uuid, Action),
+        request: &Request<'_>,
+        body: &[u8],
+    ) -> Result<Option<Response>, Rejection> {
+        let ok = || Response::json(StatusCode::OK, json!({"ok": true}).to_string());
+        let compat = self.config.compat;
+        Ok(Some(match action {
+            Action::Status => {
                 let program = self.programs.get(id).ok_or_else(no_process)?;
                 status(program, ctx.now(), Details::of(request)?)
             }
-            Call::Stdin(id) => self.write(ctx, id, &read_data(body, compat)?)?,
-            Call::Kill(id) => {
+            Action::Stdin => self.write(ctx, id, &read_data(body, compat)?)?,
+            Action::Kill => {
                 let signal = read_signal(body, compat)?;
                 self.running(id)?.signal(signal);
                 ok()
             }
-            Call::Resize(id) => {
+            Action::Resize => {
                 let size = read_size(body, compat)?;
                 let program = self.running(id)?;
                 if !program.has_terminal() {
@@ -234,7 +342,7 @@ impl Processes {
                 })?;
                 ok()
             }
-            Call::Stream(id) => {
+            Action::Stream => {
                 let since = since(request, self.output_end(id))?;
                 let kind = (Role::Listener, Dialect::EventStream(Details::of(request)?));
                 let begun = ctx.begin_stream(caller, &[EVENTS_ARE_JSON]);
@@ -244,18 +352,190 @@ impl Processes {
                 self.programs.attach(ctx, id, caller, kind, since);
                 return Ok(None);
             }
-            Call::Attach(_) => return Err(Rejection::not_found()),
-            Call::Spec(format) => spec(format, &self.config.endpoint),
+            Action::Attach => return Err(Rejection::not_found()),
+            Action::Delete => {
+                self.delete(ctx, id)?;
+                ok()
+            }
         }))
     }
 
-    /// Queues the start of a process for a call.
-    fn enqueue(
+    /// Removes a process that has exited, with its output and its name.
+    fn delete(&mut self, ctx: &mut Context, id: Uuid) -> Result<(), Rejection> {
+        let program = self.programs.get(id).ok_or_else(no_process)?;
+        if !program.is_finished() {
+            let why = "process is running";
+            return Err(Rejection::new(StatusCode::CONFLICT, why));
+        }
+        if program.sink.is_read() {
+            let why = "clients still read the output of the process";
+            return Err(Rejection::new(StatusCode::CONFLICT, why));
+        }
+        self.programs.remove(ctx, id);
+        Ok(())
+    }
+
+    // Names.
+
+    /// Starts the process of a name, or answers with the one that has it.
+    fn ensure(
         &mut self,
         ctx: &mut Context,
         caller: ClientId,
-        start: Start,
-    ) -> Result<(), Rejection> {
+        key: &NameKey,
+        request: RunRequest,
+        restart: bool,
+    ) -> Result<Option<Response>, Rejection> {
+        let digest = RequestDigest::of(&request);
+        let waiter = Waiter::Caller(caller);
+        match self.names.get(key) {
+            Some(Named::Starting { digest: other, .. }) => {
+                expect_same(&key.name, digest, *other)?;
+                self.names.join(key, waiter);
+            }
+            Some(Named::Started(NamedProcess { id, digest: other }))
+                if let Some(program) = self.programs.get(*id)
+                    && !(restart && program.exit().is_some()) =>
+            {
+                expect_same(&key.name, digest, *other)?;
+                return Ok(Some(ensured(program, false)));
+            }
+            Some(Named::Started(_)) | None => {
+                let purpose = Purpose::Name(key.clone());
+                self.enqueue(ctx, caller, Start { request, purpose })?;
+                self.names.begin(key, digest, waiter);
+            }
+        }
+        Ok(None)
+    }
+
+    /// What a client attaches to. A writer may start the process of a name, if the settings have a command for it.
+    fn accept_attach(
+        &self,
+        ctx: &Context,
+        client: ClientId,
+        which: ProcessRef<'_>,
+        request: &Request<'_>,
+    ) -> Result<Accepted, Rejection> {
+        let ProcessRef::Name(name) = which else {
+            let id = self.find(ctx, client, which)?;
+            return Ok(Accepted::Process(id, self.read_attach(id, request)?));
+        };
+        let restart = switch(request, "restart")?;
+        let found = self.find(ctx, client, which).ok();
+        let is_over = |id| {
+            let program = self.programs.get(id);
+            program.is_none_or(|program| program.exit().is_some())
+        };
+        if let Some(id) = found.filter(|id| !(restart && is_over(*id))) {
+            let attach = AttachRequest {
+                is_by_name: true,
+                ..self.read_attach(id, request)?
+            };
+            return Ok(Accepted::Process(id, attach));
+        }
+        let query = AttachQuery::read(request)?;
+        let command = match query.role {
+            Role::Writer => self.session_command(name, request)?,
+            Role::Viewer | Role::Listener => return Err(no_process()),
+        };
+        let attach = AttachRequest {
+            query,
+            dialect: Dialect::of(request)?,
+            since: 0,
+            is_by_name: true,
+        };
+        let run = RunRequest::on_terminal(command, size_of(request)?);
+        let key = self.key(ctx, client, name);
+        if !matches!(self.names.get(&key), Some(Named::Starting { .. })) {
+            self.check_room(ctx)?;
+        }
+        Ok(Accepted::Session(key, run, attach))
+    }
+
+    /// The command that attaching to a name starts: the one that the client has chosen, or the first one.
+    fn session_command(&self, name: &str, request: &Request<'_>) -> Result<Vec<String>, Rejection> {
+        let chosen = request.parameters("command").last();
+        let sessions = self.config.sessions.iter();
+        let mut permitted: Vec<&SessionCommand> = sessions
+            .filter(|session| session.name.as_deref().is_none_or(|own| own == name))
+            .collect();
+        permitted.sort_by_key(|session| session.name.is_none());
+        let is_chosen = |session: &&&SessionCommand| match &chosen {
+            Some(chosen) => session.command.join(" ") == **chosen,
+            None => true,
+        };
+        match (permitted.iter().find(is_chosen), chosen.is_some()) {
+            (Some(session), _) => Ok(session.command.clone()),
+            (None, false) => Err(no_process()),
+            (None, true) => {
+                let why = "the server does not run this command for this name";
+                Err(Rejection::new(StatusCode::FORBIDDEN, why))
+            }
+        }
+    }
+
+    /// Starts the process of a name for a client that attaches, or waits for the start that another client has caused.
+    fn attach_to_session(
+        &mut self,
+        ctx: &mut Context,
+        client: ClientId,
+        key: &NameKey,
+        request: RunRequest,
+        attach: AttachRequest,
+    ) {
+        // Input waits until the process runs.
+        ctx.set_held(client, true);
+        let waiter = Waiter::Attached(client, attach);
+        if matches!(self.names.get(key), Some(Named::Starting { .. })) {
+            return self.names.join(key, waiter);
+        }
+        let digest = RequestDigest::of(&request);
+        let purpose = Purpose::Name(key.clone());
+        match self.enqueue(ctx, client, Start { request, purpose }) {
+            Ok(()) => self.names.begin(key, digest, waiter),
+            Err(rejection) => refuse_waiter(ctx, &waiter, &rejection),
+        }
+    }
+
+    /// Tells the clients that wait for a process of a name that it runs, or why not.
+    fn settle(&mut self, ctx: &mut Context, key: &NameKey, result: Result<Uuid, Rejection>) {
+        match result {
+            Ok(id) => {
+                for (at, waiter) in self.names.started(key, id).into_iter().enumerate() {
+                    match waiter {
+                        Waiter::Caller(caller) => {
+                            let program = self.programs.get(id).ok_or_else(no_process);
+                            let answer = program.map(|program| ensured(program, at == 0));
+                            respond(ctx, caller, answer);
+                        }
+                        Waiter::Attached(client, attach) => {
+                            ctx.set_held(client, false);
+                            self.attach(ctx, id, client, attach);
+                        }
+                    }
+                }
+            }
+            Err(rejection) => {
+                for waiter in self.names.failed(key) {
+                    refuse_waiter(ctx, &waiter, &rejection);
+                }
+            }
+        }
+    }
+
+    /// A client is gone that may have waited for the start of a process.
+    fn stop_waiting(&mut self, ctx: &mut Context, client: ClientId) {
+        let start = self.waiting.remove(&client);
+        // Whoever waits for the same process goes on with the start.
+        if let (Some(next), Some(start)) = (self.names.leave(client), start) {
+            self.waiting.insert(next, start);
+            ctx.queue_start(next);
+        }
+    }
+
+    /// Rejects the start of another process if there are too many.
+    fn check_room(&self, ctx: &Context) -> Result<(), Rejection> {
         if self.stopping {
             return Err(Rejection::unavailable("stopping"));
         }
@@ -268,19 +548,31 @@ impl Processes {
         if ctx.is_short_of_memory() {
             return Err(too_little_memory());
         }
-        if start.exec.is_some() {
+        Ok(())
+    }
+
+    /// Queues the start of a process for a client.
+    fn enqueue(
+        &mut self,
+        ctx: &mut Context,
+        client: ClientId,
+        start: Start,
+    ) -> Result<(), Rejection> {
+        self.check_room(ctx)?;
+        if matches!(start.purpose, Purpose::Exec(..)) {
             self.exec_calls.check_budget()?;
         }
-        self.waiting.insert(caller, start);
-        ctx.queue_start(caller);
+        self.waiting.insert(client, start);
+        ctx.queue_start(client);
         Ok(())
     }
 
     /// Starts a process. Answers the call unless it is an `exec`.
     fn start(&mut self, ctx: &mut Context, caller: ClientId, start: Start) {
-        let Start { request, exec } = start;
+        let Start { request, purpose } = start;
         let name = request.command[0].clone();
         let has_cwd = request.cwd.is_some();
+        let is_exec = matches!(purpose, Purpose::Exec(..));
         let is_compatible = self.config.compat == Compat::KernelImages;
         let launch = Launch {
             id: random_uuid(),
@@ -294,37 +586,35 @@ impl Processes {
                 PassEnv::Named(self.config.pass_env.clone())
             },
             terminal: request.terminal,
-            takes_input: exec.is_none(),
+            takes_input: !is_exec,
             timeout: request.timeout,
-            linger: (!is_compatible || exec.is_none()).then_some(self.config.linger),
+            linger: (!is_compatible || !is_exec).then_some(self.config.linger),
         };
         let size = launch.terminal;
-        let sink = match exec {
-            Some((limit, details)) => self.exec_calls.sink(caller, limit, details),
-            None => {
+        let sink = match purpose {
+            Purpose::Exec(limit, details) => self.exec_calls.sink(caller, limit, details),
+            Purpose::Spawn | Purpose::Name(_) => {
                 let output = Attachments::new(self.config.scrollback, Sharing::Shared, size);
                 let waits = self.config.wait_for_readers || is_compatible;
                 Sink::Shared(output.waiting_for_readers(waits))
             }
         };
-        let answer = match self.programs.start(ctx, launch, sink) {
-            Ok(id) => {
-                self.started += 1;
-                self.remove_oldest(ctx);
-                if exec.is_some() {
-                    self.exec_calls.insert(caller, id);
-                    return;
-                }
-                let program = self.programs.get(id).ok_or_else(no_process);
-                program.map(spawned)
+        let result = self.programs.start(ctx, launch, sink).map_err(|error| {
+            log::warn!("cannot start {name:?}: {error}");
+            start_failed(&error, has_cwd)
+        });
+        if result.is_ok() {
+            self.started += 1;
+            self.remove_oldest(ctx);
+        }
+        match (purpose, result) {
+            (Purpose::Exec(..), Ok(id)) => self.exec_calls.insert(caller, id),
+            (Purpose::Name(key), result) => self.settle(ctx, &key, result),
+            (Purpose::Spawn | Purpose::Exec(..), result) => {
+                let program = result.and_then(|id| self.programs.get(id).ok_or_else(no_process));
+                respond(ctx, caller, program.map(spawned));
             }
-            Err(error) => {
-                log::warn!("cannot start {name:?}: {error}");
-                Err(start_failed(&error, has_cwd))
-            }
-        };
-        let answer = answer.unwrap_or_else(|rejection| Response::from(&rejection));
-        ctx.respond(caller, &answer);
+        }
     }
 
     /// Removes the oldest exited process if there are too many.
@@ -344,14 +634,22 @@ impl Processes {
         }
     }
 
-    fn list(&mut self, ctx: &mut Context, with_usage: bool) -> Response {
+    fn list(&mut self, ctx: &mut Context, caller: ClientId, with_usage: bool) -> Response {
         let now = ctx.now();
+        let names = self.names.of_owner(&self.key(ctx, caller, "").owner);
         let visible = |program: &&mut Program| is_shared(program);
         let mut programs: Vec<&mut Program> = self.programs.iter_mut().filter(visible).collect();
         programs.sort_by_key(|program| program.started);
         let programs: Vec<Value> = programs
             .into_iter()
-            .map(|program| summary(program, now, with_usage))
+            .map(|program| {
+                let name = names.get(&program.id);
+                let mut summary = summary(program, now, with_usage);
+                if let Some(name) = name {
+                    summary["name"] = Value::from(&**name);
+                }
+                summary
+            })
             .collect();
         if with_usage {
             // Reading the use of one process from the system takes about this time.
@@ -397,31 +695,64 @@ impl Processes {
             return Err(bad_request("process is not PTY-backed"));
         }
         Ok(AttachRequest {
-            id,
             query: AttachQuery::read(request)?,
             dialect: Dialect::of(request)?,
             since: since(request, program.output_end())?,
+            is_by_name: false,
         })
     }
 
-    fn route_attach(&self, id: Uuid, request: &Request<'_>) -> Result<Route, Rejection> {
+    fn route_attach(
+        &self,
+        which: ProcessRef<'_>,
+        request: &Request<'_>,
+    ) -> Result<Route, Rejection> {
         let route = Route::web_socket();
+        let id = match which {
+            ProcessRef::Id(id) => id,
+            // It depends on the client which process this is.
+            ProcessRef::Name(_) => return Ok(route),
+        };
         // The process of a client that comes back may have been removed, and its last output still waits for the client.
         if asks_to_come_back(request) {
             return Ok(route);
         }
         let attach = self.read_attach(id, request)?;
         // A client that is refused leaves no connection that could be resumed.
-        let is_refused = asks_for_new_connection(request) && self.is_refused(&attach);
+        let is_refused = asks_for_new_connection(request) && self.is_refused(id, &attach);
         Ok(route.with_resumption(!is_refused))
     }
 
     /// Whether a client would be a second writer of its process.
-    fn is_refused(&self, attach: &AttachRequest) -> bool {
-        let program = self.programs.get(attach.id);
+    fn is_refused(&self, id: Uuid, attach: &AttachRequest) -> bool {
+        let program = self.programs.get(id);
         attach.query.role == Role::Writer
             && !attach.query.takeover
             && program.is_some_and(|program| program.sink.writer().is_some())
+    }
+
+    /// Attaches a client to a process.
+    fn attach(&mut self, ctx: &mut Context, id: Uuid, client: ClientId, attach: AttachRequest) {
+        if self.is_refused(id, &attach) {
+            let why = "another client is the writer";
+            return ctx.close(client, CloseCode::CONFLICT, why);
+        }
+        let AttachRequest {
+            query,
+            dialect,
+            since,
+            is_by_name,
+        } = attach;
+        if let (Role::Writer, Some(size)) = (query.role, query.size)
+            && let Err(error) = self.programs.resize(ctx, id, size)
+        {
+            log_failed_resize(client, size, &error);
+        }
+        if is_by_name {
+            ContextOutput(ctx).tell(client, dialect, &AttachEvent::Process(id.to_string()));
+        }
+        let kind = (query.role, dialect);
+        self.programs.attach(ctx, id, client, kind, since);
     }
 
     /// Handles the processes that have finished: answers their `exec` calls, and lets the others expire.
@@ -435,16 +766,37 @@ impl Processes {
             }
         }
         self.exec_calls.answer_finished(ctx, &mut self.programs);
+        let programs = &self.programs;
+        self.names
+            .prune(programs.len(), |id| programs.get(id).is_some());
     }
 }
 
-/// Whether a list of processes has their use of processor time and memory: `?usage=1`.
-fn reads_usage(request: &Request<'_>) -> Result<bool, Rejection> {
-    match request.parameters("usage").last().as_deref() {
-        None | Some("0" | "false") => Ok(false),
-        Some("1" | "true") => Ok(true),
-        Some(_) => Err(bad_request("'usage' is not 0 or 1")),
+/// Answers a call.
+fn respond(ctx: &mut Context, caller: ClientId, answer: Result<Response, Rejection>) {
+    let answer = answer.unwrap_or_else(|rejection| Response::from(&rejection));
+    ctx.respond(caller, &answer);
+}
+
+/// Tells a client why the process that it waits for does not start.
+fn refuse_waiter(ctx: &mut Context, waiter: &Waiter, rejection: &Rejection) {
+    match waiter {
+        Waiter::Caller(caller) => ctx.respond(*caller, &Response::from(rejection)),
+        Waiter::Attached(client, attach) => {
+            ctx.set_held(*client, false);
+            let why = rejection.message.clone().into_owned();
+            ContextOutput(ctx).fail(*client, attach.dialect, why);
+        }
     }
+}
+
+/// Checks that a request asks for the process that a name has.
+fn expect_same(name: &str, asked: RequestDigest, has: RequestDigest) -> Result<(), Rejection> {
+    if asked == has {
+        return Ok(());
+    }
+    let why = format!("the process {name:?} was started with another body");
+    Err(Rejection::new(StatusCode::CONFLICT, why))
 }
 
 /// Whether a process is visible to all clients: it was not started by `exec`.
@@ -472,10 +824,10 @@ impl Service for Processes {
     /// Which processes exist is known only to clients with the scope.
     fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
         let (route, scope) = match self.parse_call(request) {
-            Ok(Call::Attach(id)) => {
+            Ok(Call::Process(which, Action::Attach)) => {
                 let is_viewer = AttachQuery::is_viewer(request);
                 let scope = if is_viewer { Scope::Watch } else { Scope::Use };
-                (self.route_attach(id, request), scope)
+                (self.route_attach(which, request), scope)
             }
             Ok(call) => {
                 let checked = self.check_call(call, request);
@@ -490,16 +842,16 @@ impl Service for Processes {
     /// Processes that have a terminal can be watched.
     fn share(
         &mut self,
-        _: &mut Context,
-        _: ClientId,
+        ctx: &mut Context,
+        caller: ClientId,
         target: &LinkTarget,
     ) -> Result<(), Rejection> {
         let below = self.config.endpoint.below(target.path());
         let call = Call::read("GET", below.ok_or_else(Rejection::not_found)?)?;
-        let (Call::Attach(id), None) = (call, target.item()) else {
+        let (Call::Process(which, Action::Attach), None) = (call, target.item()) else {
             return Err(Rejection::not_found());
         };
-        let program = self.programs.get(id).filter(|program| is_shared(program));
+        let program = self.programs.get(self.find(ctx, caller, which)?);
         if program.ok_or_else(no_process)?.has_terminal() {
             return Ok(());
         }
@@ -508,8 +860,6 @@ impl Service for Processes {
 
     fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {
         let answer = self.parse_call(request).and_then(|call| {
-            // It may have been removed since the head arrived.
-            self.expect_process(call)?;
             if call.has_body() {
                 self.config.compat.log_body_type(request);
             }
@@ -537,7 +887,7 @@ impl Service for Processes {
             log::info!("the caller of process {id} disconnected: KILL");
             self.programs.remove(ctx, id);
         }
-        self.waiting.remove(&caller);
+        self.stop_waiting(ctx, caller);
         self.programs.detach(ctx, caller);
         self.follow_up(ctx);
     }
@@ -545,47 +895,48 @@ impl Service for Processes {
     fn is_waiting(&self, _: &Context, client: ClientId) -> bool {
         self.exec_calls.contains(client)
             || self.waiting.contains_key(&client)
+            || self.names.waits(client)
             || (self.stopping && self.programs.delivers_to(client))
     }
 
-    fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
+    fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
         if self.stopping {
             return Err(Rejection::unavailable("stopping").because("stopping"));
         }
-        let Call::Attach(id) = self.parse_call(request)? else {
+        let (Call::Process(which, Action::Attach), Some(client)) =
+            (self.parse_call(request)?, ctx.handshaking())
+        else {
             return Err(Rejection::not_found());
         };
-        let attach = self.read_attach(id, request)?;
-        // A page cannot see the status of a failed handshake. It gets CLOSE instead, from `connected`.
-        if self.is_refused(&attach) && request.header("origin").is_none() {
+        let is_page = request.header("origin").is_some();
+        let dialect = Dialect::of(request)?;
+        let accepted = match self.accept_attach(ctx, client, which, request) {
+            // The page of a process asks over HTTP why it was rejected. The answer depends on the caller if it gives a name.
+            Err(rejection) if is_page && matches!(which, ProcessRef::Name(_)) => {
+                Accepted::Refused(dialect, rejection)
+            }
+            accepted => accepted?,
+        };
+        if let Accepted::Process(id, attach) = &accepted
+            && self.is_refused(*id, attach)
+            && !is_page
+        {
             let why = "process already has an active attach session";
             return Err(Rejection::new(StatusCode::CONFLICT, why));
         }
-        let accept = attach.dialect.accept();
-        self.accepted = Some(attach);
-        Ok(accept)
+        self.accepted = Some(accepted);
+        Ok(dialect.accept())
     }
 
     fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
         match self.accepted.take() {
-            Some(attach) if self.is_refused(&attach) => {
-                let why = "another client is the writer";
-                ctx.close(client, CloseCode::CONFLICT, why);
+            Some(Accepted::Process(id, attach)) => self.attach(ctx, id, client, attach),
+            Some(Accepted::Session(key, request, attach)) => {
+                self.attach_to_session(ctx, client, &key, request, attach);
             }
-            Some(attach) => {
-                let AttachRequest {
-                    id,
-                    query,
-                    dialect,
-                    since,
-                } = attach;
-                if let (Role::Writer, Some(size)) = (query.role, query.size)
-                    && let Err(error) = self.programs.resize(ctx, id, size)
-                {
-                    log_failed_resize(client, size, &error);
-                }
-                let kind = (query.role, dialect);
-                self.programs.attach(ctx, id, client, kind, since);
+            Some(Accepted::Refused(dialect, rejection)) => {
+                let why = rejection.message.into_owned();
+                ContextOutput(ctx).fail(client, dialect, why);
             }
             None => {}
         }
@@ -611,6 +962,7 @@ impl Service for Processes {
     }
 
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
+        self.stop_waiting(ctx, client);
         self.programs.detach(ctx, client);
         self.follow_up(ctx);
     }
@@ -618,7 +970,11 @@ impl Service for Processes {
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         self.programs.clients(visit);
         self.exec_calls.clients(visit);
-        self.waiting.keys().copied().for_each(visit);
+        self.names.clients(visit);
+        let waiting = self.waiting.keys().copied();
+        waiting
+            .filter(|client| !self.names.waits(*client))
+            .for_each(visit);
     }
 
     fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
@@ -661,9 +1017,12 @@ impl Service for Processes {
     /// Stops all processes except those of `exec` calls. Attached clients get the rest of the output and the exit.
     fn draining(&mut self, ctx: &mut Context) {
         self.stopping = true;
-        for (caller, _) in std::mem::take(&mut self.waiting) {
+        for (caller, start) in std::mem::take(&mut self.waiting) {
             let rejection = Rejection::unavailable("stopping");
-            ctx.respond(caller, &Response::from(&rejection));
+            match start.purpose {
+                Purpose::Name(key) => self.settle(ctx, &key, Err(rejection)),
+                Purpose::Spawn | Purpose::Exec(..) => respond(ctx, caller, Err(rejection)),
+            }
         }
         self.programs.stop_those(ctx, is_shared);
     }

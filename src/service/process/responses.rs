@@ -65,6 +65,21 @@ pub(crate) fn spawned(program: &Program) -> Response {
     Response::json(StatusCode::OK, body.to_string())
 }
 
+/// The answer to `PUT by-name/NAME`. `created` tells whether this call has started the process.
+pub(super) fn ensured(program: &Program, created: bool) -> Response {
+    let exit = program.exit();
+    let body = json!({
+        "process_id": program.id.to_string(),
+        "pid": program.pid(),
+        "started_at": rfc3339(program.started),
+        "created": created,
+        "state": if exit.is_some() { "exited" } else { "running" },
+        "exit_code": exit.map(|exit| exit.code),
+        "signal": exit.and_then(|exit| exit.signal),
+    });
+    Response::json(StatusCode::OK, body.to_string())
+}
+
 /// The answer to `status`.
 pub(crate) fn status(program: &Program, now: Time, details: Details) -> Response {
     let exit = program.exit();
