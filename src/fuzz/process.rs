@@ -299,7 +299,8 @@ pub fn attachments(data: &[u8]) {
                 }
                 let dialect = match role {
                     Role::Listener => Dialect::EventStream(Details::All),
-                    _ => [Dialect::Json, Dialect::Text, Dialect::Tty][argument / 3 % 3],
+                    _ => [Dialect::Json, Dialect::Merged, Dialect::Text, Dialect::Tty]
+                        [argument / 3 % 3],
                 };
                 let client: ClientId = format!("c{next}").parse().expect("an id");
                 next += 1;
@@ -506,7 +507,7 @@ fn check(attachments: &Attachments, model: &ReadersModel, writer_began: u64) {
 /// Reads any bytes as a message of a client of each dialect, as binary and as text.
 fn client_messages(data: &[u8]) {
     let text = std::str::from_utf8(data).ok();
-    for dialect in [Dialect::Json, Dialect::Text, Dialect::Tty] {
+    for dialect in [Dialect::Json, Dialect::Merged, Dialect::Text, Dialect::Tty] {
         let binary = dialect.read(Message::Binary(data));
         let input = match dialect {
             Dialect::Tty => data.strip_prefix(b"0"),
@@ -520,7 +521,9 @@ fn client_messages(data: &[u8]) {
         let Some(text) = text else { continue };
         let read = dialect.read(Message::Text(text));
         match dialect {
-            Dialect::Json => assert!(!matches!(read, Ok(ClientMessage::Input(_)))),
+            Dialect::Json | Dialect::Merged => {
+                assert!(!matches!(read, Ok(ClientMessage::Input(_))))
+            }
             _ => assert_eq!(read, binary, "text and binary are the same"),
         }
         if let Ok(ClientMessage::Resize(size)) = read {

@@ -11,4 +11,5 @@ mod clients_of_kernel_images_need_no_change;
 mod other_terminals_can_attach;
 mod processes_are_reached_over_http;
 mod processes_have_names;
+mod programs_without_a_terminal_are_filters;
 mod terminals_lose_nothing;

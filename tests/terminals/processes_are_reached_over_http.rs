@@ -426,11 +426,6 @@ fn a_stream_of_events_has_both_outputs_and_the_exit() {
     );
     assert!(wire.read_head().starts_with("HTTP/1.1 200 "));
     wire.expect_end();
-    // A process with pipes has no terminal.
-    assert_eq!(
-        rejected(address, &id, ""),
-        ("400".to_owned(), json!("process is not PTY-backed"))
-    );
 }
 
 #[test]

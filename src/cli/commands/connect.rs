@@ -173,8 +173,9 @@ Makes this terminal the terminal of a program behind a server. To leave, type ~.
     about: "\
 Makes this terminal the terminal of a program behind a server: a program of 'outrigger terminal' at
 ws://HOST:PORT/terminal, or a process of 'outrigger processes' at
-ws://HOST:PORT/process/ID/attach or ws://HOST:PORT/process/by-name/NAME. The exit code is that of the program; 128 plus the signal's number
-if a signal killed it; 255 if attach itself fails; 0 if the user leaves.
+ws://HOST:PORT/process/ID/attach or ws://HOST:PORT/process/by-name/NAME. The exit code is that of
+the program; 128 plus the signal's number if a signal killed it; 255 if attach itself fails; 0 if
+the user leaves.
 
 After a cut the connection comes back, and no output is lost. These escapes work after a newline:
 
@@ -183,7 +184,9 @@ After a cut the connection comes back, and no output is lost. These escapes work
   ~?   list the escapes
   ~~   send ~
 
-If standard input is not a terminal, it is sent as it is, and then an end of file (^D).
+If standard input is not a terminal, it is sent as it is, and then an end of file (^D). A process
+without a terminal gets all bytes and the end of its input, and its standard error is that of attach:
+tar c . | outrigger attach URL
 ",
     examples: &[
         (

@@ -25,7 +25,7 @@ Starts processes, watches and signals them, and attaches clients to their termin
 outlives its client. Its output is read and kept while no client is attached.
 
   POST /process/spawn         {\"command\",\"args\",\"cwd\",\"env\",\"as_user\",\"as_root\",\"allocate_tty\",
-                              \"rows\",\"cols\",\"timeout_sec\"}
+                              \"rows\",\"cols\",\"timeout_sec\",\"stdin_b64\"}
   POST /process/exec          the same; answers when the process has exited, with all of its output
   GET  /process               all processes; ?usage=1 adds their use of processor and memory
   PUT  /process/by-name/NAME  the same as spawn, once: answers with the process that has the name;
@@ -33,11 +33,12 @@ outlives its client. Its output is read and kept while no client is attached.
                               by-name/NAME instead of ID
   DELETE /process/ID          forgets a process that has exited, with its name
   GET  /process/ID/status     its state, exit code, and use of processor and memory
-  POST /process/ID/stdin      {\"data_b64\"}
+  POST /process/ID/stdin      {\"data_b64\",\"eof\"}; \"eof\":true ends it
   POST /process/ID/kill       {\"signal\":\"TERM\"} or KILL, INT, HUP, to its whole process group
   POST /process/ID/resize     {\"rows\",\"cols\"}
   GET  /process/ID/stdout/stream   its output as server-sent events; ?since=OFFSET
-  GET  /process/ID/attach     its terminal as a WebSocket; ?since=OFFSET, ?mode=viewer, ?takeover=1
+  GET  /process/ID/attach     its terminal, or its standard streams, as a WebSocket; ?since=OFFSET,
+                              ?mode=viewer, ?takeover=1, ?stderr=merge
   GET  /process/spec.json     this API in OpenAPI, without the WebSocket; spec.yaml as well
 
 Attaching to /process/by-name/NAME starts the command of --session or --sessions if no process has
@@ -168,7 +169,6 @@ const PROCESSES_FLAGS: &[Flag] = &[
         name: "sessions",
         takes: Takes::Many("COMMAND"),
         help: "the same for every name. A client chooses one of several with ?command=COMMAND; the default is the first one",
-        brief: Some("the same for every name"),
         set: |settings, value| {
             SessionCommand::parse(None, value)
                 .map(|session| settings.processes.sessions.push(session))
@@ -180,7 +180,6 @@ const PROCESSES_FLAGS: &[Flag] = &[
     Flag {
         name: "shared-names",
         help: "all principals share the names of processes; without this flag each principal has names of its own",
-        brief: Some("all principals share names"),
         set: |settings, _| turn_on(&mut settings.processes.shared_names),
         ..Flag::BASE
     },

@@ -23,6 +23,8 @@ const RESET: &[u8] = b"\x1b[m\x1b[?25h\x1b[?1l\x1b>\x1b[?1000;1002;1003;1004;100
 #[derive(Debug)]
 pub(super) struct Display {
     writer: Writer,
+    /// The program's standard error, if it has any of its own.
+    errors: Option<Writer>,
     screen: Screen,
     is_terminal: bool,
     /// The offset of the next byte of the program's output.
@@ -36,6 +38,7 @@ impl Display {
         let fd = NonblockingFd::shared(io::stdout())?;
         Ok(Self {
             writer: Writer::new(ctx, fd)?,
+            errors: None,
             screen: Screen::default(),
             is_terminal: io::stdout().is_terminal(),
             offset,
@@ -44,11 +47,20 @@ impl Display {
     }
 
     pub(super) fn is(&self, source: SourceId) -> bool {
-        self.writer.is(source)
+        self.writers().any(|writer| writer.is(source))
     }
 
     pub(super) fn is_timer(&self, timer: TimerId) -> bool {
-        self.writer.is_timer(timer)
+        self.writers().any(|writer| writer.is_timer(timer))
+    }
+
+    fn writers(&self) -> impl Iterator<Item = &Writer> {
+        [&self.writer].into_iter().chain(&self.errors)
+    }
+
+    /// The number of bytes that wait.
+    fn queued(&self) -> usize {
+        self.writers().map(Writer::queued).sum()
     }
 
     /// The offset of the next byte of the program's output.
@@ -73,6 +85,20 @@ impl Display {
         self.append(ctx, output);
     }
 
+    /// Writes a piece of the program's standard error.
+    pub(super) fn show_error(&mut self, ctx: &mut Context, output: &[u8]) -> io::Result<()> {
+        self.offset += output.len() as u64;
+        let errors = match &mut self.errors {
+            Some(errors) => errors,
+            None => {
+                let fd = NonblockingFd::shared(io::stderr())?;
+                self.errors.insert(Writer::new(ctx, fd)?)
+            }
+        };
+        errors.append(ctx, |queue| queue.extend_from_slice(output));
+        Ok(())
+    }
+
     /// Leaves a full-screen program that goes on without this client.
     pub(super) fn leave_full_screen(&mut self, ctx: &mut Context) {
         if self.is_full_screen() {
@@ -86,14 +112,18 @@ impl Display {
             .append(ctx, |queue| queue.extend_from_slice(bytes));
     }
 
-    /// Writes as much as standard output takes.
+    /// Writes as much as standard output and standard error take.
     pub(super) fn write(&mut self) -> PipeState {
+        if let Some(errors) = &mut self.errors {
+            // Whoever has closed standard error does not want it.
+            errors.write();
+        }
         self.writer.write()
     }
 
     /// Whether everything is written.
     pub(super) fn is_written(&self) -> bool {
-        self.writer.queued() == 0
+        self.queued() == 0
     }
 
     /// Whether the server's messages must wait.
@@ -103,7 +133,7 @@ impl Display {
 
     /// Whether the server's messages must wait, if that has changed.
     pub(super) fn changed_fullness(&mut self) -> Option<bool> {
-        let queued = self.writer.queued();
+        let queued = self.queued();
         let is_full = if self.is_full {
             queued > LOW
         } else {

@@ -285,6 +285,16 @@ impl Keyboard {
         }
     }
 
+    /// Whether standard input has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Whether standard input has ended and all of it is sent.
+    pub(super) fn is_finished(&self) -> bool {
+        self.ended && self.waiting.len() == 0
+    }
+
     /// Drops the keys that wait for the program.
     pub(super) fn forget(&mut self) {
         self.waiting = ByteQueue::default();

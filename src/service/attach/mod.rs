@@ -99,6 +99,15 @@ enum Phase {
     Ended,
 }
 
+/// What the program's standard streams are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Streams {
+    /// The server has not said so yet.
+    Unknown,
+    Terminal,
+    Pipes,
+}
+
 /// The service of `outrigger attach`.
 pub(crate) struct Attach {
     config: AttachConfig,
@@ -123,6 +132,12 @@ pub(crate) struct Attach {
     unstable: u32,
     /// Whether the server has sent the role of this client, so that there is a terminal or a process.
     has_role: bool,
+    streams: Streams,
+    /// Whether input for pipes was sent on the present connection. If the connection cannot be resumed, nobody knows how much
+    /// of it the program has got.
+    has_sent: bool,
+    /// Whether the end of the input of pipes was sent.
+    has_ended_input: bool,
     /// The timer of the message that there may be no terminal.
     recognition: Option<TimerId>,
     /// Notices that keys have no effect.
@@ -137,6 +152,8 @@ impl Attach {
     /// Creates the service. The ending is set when the loop has ended.
     pub(crate) fn new(config: AttachConfig) -> (Self, SharedEnding) {
         let ending = SharedEnding::default();
+        // With `?input=text`, the server sends no events.
+        let has_events = config.connect.target().parameter("input").is_none();
         let this = Self {
             config,
             ending: Rc::clone(&ending),
@@ -153,6 +170,13 @@ impl Attach {
             is_restarting: false,
             unstable: 0,
             has_role: false,
+            streams: if has_events {
+                Streams::Unknown
+            } else {
+                Streams::Terminal
+            },
+            has_sent: false,
+            has_ended_input: false,
             recognition: None,
             silence: SilenceWatch::default(),
             is_ignored: false,
@@ -347,6 +371,10 @@ impl Attach {
         {
             display.leave_full_screen(ctx);
         }
+        if self.streams == Streams::Pipes && self.has_sent {
+            let message = "connection lost; the program may not have got all of its input";
+            return self.fail(ctx, message);
+        }
         // A script must not take the exit of another program for that of its own.
         if self.is_process() || (self.is_restarting && self.is_interactive()) {
             if self.phase == Phase::Open {
@@ -406,10 +434,31 @@ impl Attach {
             if self.raw.is_some() {
                 return self.fail(ctx, "the terminal has hung up");
             }
-            if !self.config.viewer {
-                self.end_of_file = Some((None, QUIET));
-                self.type_end_of_file();
-            }
+            self.end_keys();
+        }
+        self.send_keys(ctx);
+    }
+
+    /// Standard input has ended. The user of a terminal would type an end of file.
+    fn end_keys(&mut self) {
+        if !self.config.viewer && self.streams == Streams::Terminal {
+            self.end_of_file = Some((None, QUIET));
+            self.type_end_of_file();
+        }
+    }
+
+    /// The server has said what the standard streams of the program are.
+    fn set_streams(&mut self, ctx: &mut Context, streams: Streams) {
+        if self.streams != Streams::Unknown {
+            return;
+        }
+        self.streams = streams;
+        if streams == Streams::Pipes {
+            // The program has no terminal that would echo the keys and edit the line.
+            self.raw = None;
+        }
+        if self.keyboard.as_ref().is_some_and(Keyboard::has_ended) {
+            self.end_keys();
         }
         self.send_keys(ctx);
     }
@@ -435,14 +484,22 @@ impl Attach {
             (self.phase, self.client, &mut self.keyboard)
         {
             let silence = &mut self.silence;
+            let has_sent = &mut self.has_sent;
             keyboard.send(ctx, |ctx, keys| {
                 let is_sent = !ctx.is_congested(client)
                     && ctx.try_send(client, Message::Binary(keys)).is_ok();
                 if is_sent {
+                    *has_sent = true;
                     silence.sent(ctx);
                 }
                 is_sent
             });
+            let is_finished = self.streams == Streams::Pipes && keyboard.is_finished();
+            if is_finished && !self.config.viewer && !self.has_ended_input {
+                let end = Control::Eof.to_json();
+                self.has_ended_input = ctx.try_send(client, Message::Text(&end)).is_ok();
+                self.has_sent |= self.has_ended_input;
+            }
         }
     }
 
@@ -487,7 +544,18 @@ impl Attach {
                     target.set_path(format!("{base}/{id}/attach"));
                 }
             }
-            AttachEvent::Role(_) | AttachEvent::Size(_) | AttachEvent::Clients { .. } => {}
+            AttachEvent::Role(_) => {}
+            AttachEvent::Size(_) => self.set_streams(ctx, Streams::Terminal),
+            // It follows the size, if there is one.
+            AttachEvent::Clients { .. } => self.set_streams(ctx, Streams::Pipes),
+            AttachEvent::Stderr(output) => {
+                let display = self.display.as_mut();
+                let shown = display.map(|display| display.show_error(ctx, &output));
+                if let Some(Err(error)) = shown {
+                    return self.fail(ctx, format!("cannot use standard error: {error}"));
+                }
+                self.hold(ctx);
+            }
             AttachEvent::Exit { code, signal } => {
                 let code = u8::try_from(code).unwrap_or(FAILED);
                 let message = signal.map_or(String::new(), |signal| {

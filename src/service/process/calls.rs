@@ -173,6 +173,8 @@ pub(crate) struct RunRequest {
     pub(crate) account: Option<Account>,
     pub(crate) terminal: Option<TerminalSize>,
     pub(crate) timeout: Option<Duration>,
+    /// All of its input.
+    pub(crate) stdin: Option<Vec<u8>>,
 }
 
 impl RunRequest {
@@ -185,11 +187,12 @@ impl RunRequest {
             account: None,
             terminal: Some(size),
             timeout: None,
+            stdin: None,
         }
     }
 }
 
-const STDIN: &Schema = &[("data_b64", FieldType::Text)];
+const STDIN: &Schema = &[("data_b64", FieldType::Text), ("eof", FieldType::Flag)];
 const KILL: &Schema = &[("signal", FieldType::Text)];
 const RESIZE: &Schema = &[("rows", FieldType::Number), ("cols", FieldType::Number)];
 
@@ -206,6 +209,7 @@ const EXEC: &Schema = &[
     ("allocate_tty", FieldType::Flag),
     ("rows", FieldType::Number),
     ("cols", FieldType::Number),
+    ("stdin_b64", FieldType::Text),
     ("max_output_bytes", FieldType::Number),
 ];
 
@@ -216,13 +220,32 @@ fn missing(name: &str) -> Rejection {
     bad_request(format!("{name:?} is missing"))
 }
 
+/// Input for a process, and whether it is the last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct InputData {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) is_last: bool,
+}
+
 /// Reads the body of `stdin`.
-pub(crate) fn read_data(body: &[u8], compat: Compat) -> Result<Vec<u8>, Rejection> {
+pub(crate) fn read_data(body: &[u8], compat: Compat) -> Result<InputData, Rejection> {
     let fields = BodyFields::read(body, STDIN, compat)?;
-    let text = fields.text("data_b64").ok_or_else(|| missing("data_b64"))?;
-    BASE64_STANDARD
-        .decode(text)
-        .map_err(|error| bad_request(format!("\"data_b64\" is not base64: {error}")))
+    let is_last = fields.flag("eof");
+    match base64(&fields, "data_b64")? {
+        None if !is_last => Err(missing("data_b64")),
+        bytes => Ok(InputData {
+            bytes: bytes.unwrap_or_default(),
+            is_last,
+        }),
+    }
+}
+
+/// Reads a field in base64.
+fn base64(fields: &BodyFields<'_>, name: &str) -> Result<Option<Vec<u8>>, Rejection> {
+    let bytes = fields.text(name).map(|text| BASE64_STANDARD.decode(text));
+    bytes
+        .transpose()
+        .map_err(|error| bad_request(format!("{name:?} is not base64: {error}")))
 }
 
 /// Reads the body of `resize`.
@@ -318,13 +341,21 @@ fn read_run(fields: &BodyFields<'_>, compat: Compat) -> Result<RunRequest, Rejec
         .filter(|seconds| *seconds > 0.0);
     let timeout = timeout.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let size = size(fields, compat)?;
+    let terminal = fields.flag("allocate_tty").then_some(size);
+    let stdin = base64(fields, "stdin_b64")?;
+    if stdin.is_some() && terminal.is_some() {
+        return Err(bad_request(
+            "\"stdin_b64\" and \"allocate_tty\" exclude each other: the input of a terminal has no end",
+        ));
+    }
     Ok(RunRequest {
         command,
         cwd: cwd.map(str::to_owned),
         env: env.to_vec(),
         account: account(fields)?,
-        terminal: fields.flag("allocate_tty").then_some(size),
+        terminal,
         timeout: timeout.filter(|timeout| *timeout <= MAX_TIMEOUT),
+        stdin,
     })
 }
 

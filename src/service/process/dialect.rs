@@ -30,6 +30,8 @@ const OUT_OF_RANGE: &str = "rows and cols must be from 1 to 65535";
 pub(crate) enum Dialect {
     /// Binary messages are input and output, and text messages are JSON. This is the default.
     Json,
+    /// The same, but standard error comes as output: `?stderr=merge`.
+    Merged,
     /// All messages of the client are input, and the server sends output alone: `?input=text`.
     Text,
     /// The first byte of each message is a command: ttyd's subprotocol `tty`.
@@ -43,6 +45,8 @@ pub(crate) enum Dialect {
 pub(crate) enum ClientMessage<'m> {
     Input(&'m [u8]),
     Resize(TerminalSize),
+    /// There is no more input.
+    EndOfInput,
     /// Stops the output to this client.
     Pause,
     /// Continues the output to this client.
@@ -73,6 +77,11 @@ impl Dialect {
             Some("text") => true,
             Some(_) => return Err(bad_request("'input' is not text or binary")),
         };
+        let is_merged = match request.parameters("stderr").last().as_deref() {
+            None | Some("separate") => false,
+            Some("merge") => true,
+            Some(_) => return Err(bad_request("'stderr' is not merge or separate")),
+        };
         let known = request
             .list("sec-websocket-protocol")
             .find(|offered| [TTY, OUTRIGGER].contains(offered));
@@ -82,6 +91,7 @@ impl Dialect {
             )),
             (Some(TTY), false) => Ok(Self::Tty),
             (_, true) => Ok(Self::Text),
+            (_, false) if is_merged => Ok(Self::Merged),
             (_, false) => Ok(Self::Json),
         }
     }
@@ -90,7 +100,7 @@ impl Dialect {
     pub(crate) fn accept(self) -> Accept {
         match self {
             Self::Tty => Accept::default().protocol(TTY),
-            Self::Json | Self::Text | Self::EventStream(_) => Accept::default(),
+            Self::Json | Self::Merged | Self::Text | Self::EventStream(_) => Accept::default(),
         }
     }
 
@@ -101,8 +111,9 @@ impl Dialect {
             (Self::Tty, Message::Binary(bytes)) => read_tty(bytes),
             (_, Message::Binary(bytes)) => Ok(ClientMessage::Input(bytes)),
             (Self::Text, Message::Text(text)) => Ok(ClientMessage::Input(text.as_bytes())),
-            (Self::Json | Self::EventStream(_), Message::Text(text)) => {
+            (Self::Json | Self::Merged | Self::EventStream(_), Message::Text(text)) => {
                 match Control::parse(text) {
+                    Some(Control::Eof) => Ok(ClientMessage::EndOfInput),
                     Some(Control::Resize(size)) => Ok(ClientMessage::Resize(size)),
                     None => Err(match out_of_range(text) {
                         Some((rows, cols)) => Ignored::Resize { rows, cols },

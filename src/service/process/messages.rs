@@ -7,9 +7,14 @@
 //! A client that attaches first gets its [role](AttachEvent::Role), the [size](AttachEvent::Size) of the terminal and, for a
 //! process, who else is attached ([`AttachEvent::Clients`]). Output follows.
 //!
+//! A process without a terminal has no size. Binary messages from the server are its standard output, and its standard error
+//! comes as [`AttachEvent::Stderr`]. [`Control::Eof`] ends its input.
+//!
 //! There are two other dialects. With `?input=text` in the URL, all messages of the client are input, and the server sends
 //! no events: it closes the connection with 4300 plus the exit code. With the subprotocol `tty`, clients of ttyd can attach.
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
 use crate::sys::TerminalSize;
@@ -32,6 +37,8 @@ const MAX_CONTROL: usize = 1024;
 pub enum Control {
     /// The terminal has a new size: `{"type":"resize","rows":24,"cols":80}`.
     Resize(TerminalSize),
+    /// There is no more input: `{"type":"eof"}`. A terminal ignores it.
+    Eof,
 }
 
 impl Control {
@@ -43,6 +50,7 @@ impl Control {
         let message: Value = serde_json::from_str(text).ok()?;
         match message.get("type")?.as_str()? {
             "resize" => Some(Self::Resize(size(&message)?)),
+            "eof" => Some(Self::Eof),
             _ => None,
         }
     }
@@ -53,6 +61,7 @@ impl Control {
             Self::Resize(TerminalSize { rows, cols }) => {
                 format!(r#"{{"type":"resize","rows":{rows},"cols":{cols}}}"#)
             }
+            Self::Eof => r#"{"type":"eof"}"#.to_owned(),
         }
     }
 }
@@ -106,6 +115,9 @@ pub enum AttachEvent {
         /// The number of clients that watch.
         viewers: usize,
     },
+    /// Bytes from the standard error of a process without a terminal: `{"type":"stderr","data_b64":"..."}`. With
+    /// `?stderr=merge` they come as output instead.
+    Stderr(Vec<u8>),
     /// The program has exited, and all its output has been sent. CLOSE 1000 follows.
     Exit {
         /// The exit code, or 128 plus the number of the signal that killed the program. 255 if it is unknown.
@@ -148,6 +160,9 @@ impl AttachEvent {
                 },
                 viewers: usize::try_from(offset("viewers")?).ok()?,
             }),
+            "stderr" => Some(Self::Stderr(
+                BASE64_STANDARD.decode(text("data_b64")?).ok()?,
+            )),
             "exit" => Some(Self::Exit {
                 code: i32::try_from(message.get("exitCode")?.as_i64()?).ok()?,
                 signal: text("signal"),
@@ -174,6 +189,10 @@ impl AttachEvent {
             Self::Clients { writer, viewers } => {
                 let writer = Value::from(writer.as_deref());
                 format!(r#"{{"type":"clients","writer":{writer},"viewers":{viewers}}}"#)
+            }
+            Self::Stderr(bytes) => {
+                let data = BASE64_STANDARD.encode(bytes);
+                format!(r#"{{"type":"stderr","data_b64":"{data}"}}"#)
             }
             Self::Exit { code, signal: None } => format!(r#"{{"type":"exit","exitCode":{code}}}"#),
             Self::Exit {

@@ -40,7 +40,9 @@ impl RequestDigest {
         // The order of the members of a JSON object has no meaning.
         let mut request = request.clone();
         request.env.sort();
-        Self(Sha256::digest(format!("{request:?}")).into())
+        // It may be long, and printing it as numbers would take time.
+        let stdin = request.stdin.take().map(Sha256::digest);
+        Self(Sha256::digest(format!("{request:?} {stdin:?}")).into())
     }
 }
 

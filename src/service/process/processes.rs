@@ -9,7 +9,7 @@ use super::LINGER;
 use super::attach::{Attachments, ReaderOutput, Role, Sharing};
 use super::body::bad_request;
 use super::calls::{
-    Action, AttachQuery, Call, ProcessRef, RunRequest, no_process, read_data, read_exec,
+    Action, AttachQuery, Call, InputData, ProcessRef, RunRequest, no_process, read_data, read_exec,
     read_signal, read_size, read_spawn, since, size_of, switch,
 };
 use super::compat::Compat;
@@ -324,7 +324,7 @@ impl Processes {
                 let program = self.programs.get(id).ok_or_else(no_process)?;
                 status(program, ctx.now(), Details::of(request)?)
             }
-            Action::Stdin => self.write(ctx, id, &read_data(body, compat)?)?,
+            Action::Stdin => self.write(ctx, id, read_data(body, compat)?)?,
             Action::Kill => {
                 let signal = read_signal(body, compat)?;
                 self.running(id)?.signal(signal);
@@ -586,7 +586,8 @@ impl Processes {
                 PassEnv::Named(self.config.pass_env.clone())
             },
             terminal: request.terminal,
-            takes_input: !is_exec,
+            takes_input: !is_exec || request.stdin.is_some(),
+            stdin: request.stdin,
             timeout: request.timeout,
             linger: (!is_compatible || !is_exec).then_some(self.config.linger),
         };
@@ -668,19 +669,37 @@ impl Processes {
         Ok(program)
     }
 
-    fn write(&mut self, ctx: &mut Context, id: Uuid, data: &[u8]) -> Result<Response, Rejection> {
-        if self.running(id)?.is_behind() {
+    fn write(
+        &mut self,
+        ctx: &mut Context,
+        id: Uuid,
+        data: InputData,
+    ) -> Result<Response, Rejection> {
+        let program = self.running(id)?;
+        if data.is_last && program.has_terminal() {
+            let why = "the input of a terminal has no end; send the character of ^D";
+            return Err(bad_request(why));
+        }
+        if program.is_behind() {
             return Err(Rejection::unavailable("process does not read its input"));
         }
-        let mut open = false;
-        self.programs
-            .with(ctx, id, |program, ctx| open = program.push_input(ctx, data));
-        if !open {
+        let InputData { bytes, is_last } = data;
+        let mut is_taken = false;
+        self.programs.with(ctx, id, |program, ctx| {
+            is_taken = program.takes_input();
+            let is_open = program.push_input(ctx, &bytes);
+            // A program may close its input before it has read all of it.
+            is_taken &= is_open || is_last;
+            if is_last {
+                program.end_input(ctx);
+            }
+        });
+        if !is_taken {
             return Err(bad_request("process has closed its input"));
         }
         Ok(Response::json(
             StatusCode::OK,
-            json!({"written_bytes": data.len()}).to_string(),
+            json!({"written_bytes": bytes.len()}).to_string(),
         ))
     }
 
@@ -691,7 +710,7 @@ impl Processes {
     fn read_attach(&self, id: Uuid, request: &Request<'_>) -> Result<AttachRequest, Rejection> {
         let program = self.programs.get(id).filter(|program| is_shared(program));
         let program = program.ok_or_else(no_process)?;
-        if !program.has_terminal() {
+        if !program.has_terminal() && self.config.compat == Compat::KernelImages {
             return Err(bad_request("process is not PTY-backed"));
         }
         Ok(AttachRequest {

@@ -191,7 +191,7 @@ impl Programs {
 
     /// The memory of the output of all programs, in bytes.
     pub(crate) fn held_memory(&self) -> usize {
-        self.iter().map(|program| program.sink.held_memory()).sum()
+        self.iter().map(Program::held_memory).sum()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Program> {
@@ -346,7 +346,9 @@ impl Programs {
         self.with(ctx, id, |program, ctx| {
             let title = match dialect {
                 Dialect::Tty => program.title(role),
-                Dialect::Json | Dialect::Text | Dialect::EventStream(_) => String::new(),
+                Dialect::Json | Dialect::Merged | Dialect::Text | Dialect::EventStream(_) => {
+                    String::new()
+                }
             };
             if let Some(attachments) = program.sink.attachments() {
                 let new = NewReader {
@@ -401,7 +403,10 @@ impl Programs {
                     // While much input waits the client is not read, so the queue is bounded.
                     program.push_input(ctx, bytes);
                 }
-                Ok(ClientMessage::Input(_)) => {
+                Ok(ClientMessage::EndOfInput) if attachments.takes_input_of(client) => {
+                    program.end_input(ctx);
+                }
+                Ok(ClientMessage::Input(_) | ClientMessage::EndOfInput) => {
                     log::debug!("{client} is not the writer: input ignored");
                 }
                 Ok(ClientMessage::Resize(size)) if writes => {

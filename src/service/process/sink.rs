@@ -182,7 +182,7 @@ impl ContextOutput<'_> {
     /// Tells a client that its program could not be started, and closes the connection.
     pub(crate) fn fail(&mut self, client: ClientId, dialect: Dialect, why: String) {
         match dialect {
-            Dialect::Json => {
+            Dialect::Json | Dialect::Merged => {
                 let event = AttachEvent::Error { message: why }.to_json();
                 self.0.send(client, Message::Text(&event));
                 let reason = "failed to start process";
@@ -202,7 +202,7 @@ impl ReaderOutput for ContextOutput<'_> {
 
     fn greet(&mut self, reader: ClientId, dialect: Dialect, events: &[AttachEvent], title: &str) {
         match dialect {
-            Dialect::Json => {
+            Dialect::Json | Dialect::Merged => {
                 for event in events {
                     self.tell(reader, dialect, event);
                 }
@@ -219,7 +219,9 @@ impl ReaderOutput for ContextOutput<'_> {
 
     fn tell(&mut self, reader: ClientId, dialect: Dialect, event: &AttachEvent) {
         match dialect {
-            Dialect::Json => self.0.send(reader, Message::Text(&event.to_json())),
+            Dialect::Json | Dialect::Merged => {
+                self.0.send(reader, Message::Text(&event.to_json()));
+            }
             Dialect::Text | Dialect::Tty | Dialect::EventStream(_) => {}
         }
     }
@@ -233,7 +235,12 @@ impl ReaderOutput for ContextOutput<'_> {
         end: u64,
     ) {
         match dialect {
-            Dialect::Json | Dialect::Text => self.0.send(reader, Message::Binary(bytes)),
+            Dialect::Json if stream == OutputStream::Stderr => {
+                self.tell(reader, dialect, &AttachEvent::Stderr(bytes.to_vec()));
+            }
+            Dialect::Json | Dialect::Merged | Dialect::Text => {
+                self.0.send(reader, Message::Binary(bytes));
+            }
             Dialect::Tty => {
                 let message = [b"0", bytes].concat();
                 self.0.send(reader, Message::Binary(&message));
@@ -247,7 +254,7 @@ impl ReaderOutput for ContextOutput<'_> {
 
     fn gap(&mut self, reader: ClientId, dialect: Dialect, from: u64, to: u64) {
         match dialect {
-            Dialect::Json | Dialect::Text | Dialect::Tty => {
+            Dialect::Json | Dialect::Merged | Dialect::Text | Dialect::Tty => {
                 self.tell(reader, dialect, &AttachEvent::Gap { from, to });
             }
             Dialect::EventStream(details) => {
@@ -259,7 +266,7 @@ impl ReaderOutput for ContextOutput<'_> {
 
     fn exit(&mut self, reader: ClientId, dialect: Dialect, exit: ProgramExit) {
         match dialect {
-            Dialect::Json => {
+            Dialect::Json | Dialect::Merged => {
                 self.tell(reader, dialect, &exit.into());
                 self.0.close(reader, CloseCode::NORMAL, "Process exited");
             }

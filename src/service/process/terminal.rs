@@ -142,6 +142,7 @@ impl Terminal {
             pass_env: PassEnv::Named(self.config.pass_env.clone()),
             terminal: Some(size),
             takes_input: true,
+            stdin: None,
             timeout: None,
             linger: Some(self.config.linger),
         }

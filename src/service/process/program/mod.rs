@@ -113,6 +113,10 @@ impl Program {
             program.unwatch(ctx);
             return Err(error);
         }
+        if let Some(stdin) = &launch.stdin {
+            program.push_input(ctx, stdin);
+            program.end_input(ctx);
+        }
         log_event!(
             Info,
             process = program.id,
@@ -466,6 +470,25 @@ impl Program {
         input.push(bytes);
         self.write_input(ctx);
         self.input.is_some()
+    }
+
+    /// Whether more input can be queued.
+    pub(crate) fn takes_input(&self) -> bool {
+        self.input.as_ref().is_some_and(InputPipe::is_open)
+    }
+
+    /// Ends the input after what is queued. The input of a terminal has no end.
+    pub(crate) fn end_input(&mut self, ctx: &mut Context) {
+        if let Some(input) = self.input.as_mut().filter(|_| !self.has_terminal) {
+            input.end();
+            self.write_input(ctx);
+        }
+    }
+
+    /// The memory of its output and of queued input, in bytes.
+    pub(crate) fn held_memory(&self) -> usize {
+        let queued = self.input.as_ref().map_or(0, InputPipe::queued);
+        self.sink.held_memory() + queued
     }
 
     fn write_input(&mut self, ctx: &mut Context) {

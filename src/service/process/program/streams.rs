@@ -40,6 +40,8 @@ pub(crate) struct Launch {
     pub(crate) terminal: Option<TerminalSize>,
     /// Whether it has an input. Without one, a program with pipes reads end of file at once.
     pub(crate) takes_input: bool,
+    /// All of its input, after which it reads end of file.
+    pub(crate) stdin: Option<Vec<u8>>,
     /// The time after which it is killed.
     pub(crate) timeout: Option<Duration>,
     /// How long output is read after the program's exit if another process holds the output open; `None` for as long as it
@@ -165,6 +167,8 @@ pub(super) struct InputPipe {
     pub(super) source: SourceId,
     queue: ByteQueue,
     pub(super) writable: bool,
+    /// Whether the pipe is closed when the queue is written.
+    ends: bool,
 }
 
 /// Watches a terminal, which is both input and output.
@@ -221,6 +225,7 @@ impl InputPipe {
             source,
             queue: ByteQueue::default(),
             writable: true,
+            ends: false,
         }
     }
 
@@ -231,9 +236,26 @@ impl InputPipe {
         Ok(Self::new(Arc::new(pipe), source))
     }
 
-    /// Queues input.
+    /// Queues input, unless its end has been queued.
     pub(super) fn push(&mut self, bytes: &[u8]) {
-        self.queue.bytes().extend_from_slice(bytes);
+        if !self.ends {
+            self.queue.bytes().extend_from_slice(bytes);
+        }
+    }
+
+    /// Queues the end of the input.
+    pub(super) fn end(&mut self) {
+        self.ends = true;
+    }
+
+    /// Whether more input can be queued.
+    pub(super) fn is_open(&self) -> bool {
+        !self.ends
+    }
+
+    /// The number of bytes that are queued.
+    pub(super) fn queued(&self) -> usize {
+        self.queue.len()
     }
 
     /// Whether the input queue is over its limit, so that no more input should be accepted.
@@ -255,6 +277,9 @@ impl InputPipe {
             }
         }
         self.queue.compact(2 * INPUT_HIGH);
+        if self.ends && self.queue.len() == 0 {
+            return PipeState::Closed;
+        }
         PipeState::Open
     }
 }
