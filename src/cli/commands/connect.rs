@@ -185,8 +185,7 @@ After a cut the connection comes back, and no output is lost. These escapes work
   ~~   send ~
 
 If standard input is not a terminal, it is sent as it is, and then an end of file (^D). A process
-without a terminal gets all bytes and the end of its input, and its standard error is that of attach:
-tar c . | outrigger attach URL
+without a terminal gets all bytes and the end of its input: tar c . | outrigger attach URL
 ",
     examples: &[
         (
