@@ -27,6 +27,8 @@ const HANDSHAKE_TIMEOUT = 15_000;
 const SILENCE = 5000;
 /** How long this page's lost connection may count as the writer, in milliseconds. The page takes over from it. */
 const OWN_PLACE = 10_000;
+/** The rows above the screen that the page asks for. */
+const SCREEN_LINES = 500;
 const SESSION = "/.outrigger/session";
 
 const size = (message) => message.length;
@@ -259,7 +261,7 @@ export class Connection {
   #url() {
     const url = socketUrl(this.#path);
     const query = url.searchParams;
-    for (const key of ["token", "rows", "cols", "mode", "takeover", "since", "resume", "received", "notice"]) query.delete(key);
+    for (const key of ["token", "rows", "cols", "mode", "takeover", "since", "resume", "received", "notice", "replay", "lines"]) query.delete(key);
     if (this.viewer) query.set("mode", "viewer");
     // A viewer of a process needs no more than the number of the last byte.
     if (!this.viewer || !this.#isProcess) {
@@ -271,6 +273,7 @@ export class Connection {
       // After a longer absence, the writer is probably another client.
       const isOwn = !this.#since || Date.now() - this.#since < OWN_PLACE;
       if (this.#takeover && isOwn) query.set("takeover", "1");
+      if (this.#isProcess) { query.set("replay", "screen"); query.set("lines", SCREEN_LINES); }
       if (this.#isProcess && this.#offset) query.set("since", this.#offset);
     } else {
       query.set("received", this.#received);
@@ -365,6 +368,7 @@ export class Connection {
     try { event = JSON.parse(data); } catch { return; }
     // Another process may have the name when this page comes back.
     if (event?.type === "process") this.#path = this.#path.replace(/by-name\/[^/?]+(\/attach)?/, `${event.process_id}/attach`);
+    if (event?.type === "screen" && Number.isSafeInteger(event.offset)) this.#offset = event.offset;
     if (event?.type === "gap" && Number.isSafeInteger(event.to)) this.#offset = event.to;
     if (event && typeof event === "object") this.#handlers.event(event);
   }

@@ -354,7 +354,10 @@ const handlers = {
       if (connection.viewer) layout();
     } else if (event.type === "clients") clients = event;
     else if (event.type === "exit") exit = event;
-    else if (event.type === "error") failure = String(event.message);
+    else if (event.type === "screen") {
+      terminal.reset();
+      show(new TextEncoder().encode(event.data));
+    } else if (event.type === "error") failure = String(event.message);
     else if (event.type === "gap") note(`${formatBytes(event.to - event.from)} of earlier output are no longer kept`);
     update();
   },

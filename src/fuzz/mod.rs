@@ -17,6 +17,7 @@
 //! | [`router`] | operations of clients and an agent | every message reaches only its owner; tables stay bounded; progress tokens and ids are restored |
 //! | [`framing`] | a stream of framed messages | the messages are those of a naive decoder, for any cuts |
 //! | [`mcp`] | a request to an MCP endpoint, and tools | what is accepted agrees with its head; messages keep all but their ids |
+//! | [`screen`] | the output of a program on a terminal | the screen depends neither on how the output is split nor on when it is laid out; no panic |
 //! | [`attachments`], [`control`], [`process_calls`] | requests to processes | no panic; limits hold |
 
 #[cfg(feature = "server")]
@@ -39,6 +40,8 @@ pub(crate) mod protocol;
 #[cfg(feature = "server")]
 mod resume;
 #[cfg(feature = "server")]
+mod screen;
+#[cfg(feature = "server")]
 mod server;
 
 #[cfg(feature = "server")]
@@ -56,6 +59,8 @@ pub use process::{attachments, control, process_calls};
 pub use protocol::{frame_header, handshake, proxy_header};
 #[cfg(feature = "server")]
 pub use resume::resume;
+#[cfg(feature = "server")]
+pub use screen::screen;
 #[cfg(feature = "server")]
 pub use server::operations;
 

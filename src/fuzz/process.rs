@@ -8,7 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::service::process::attach::{Attachments, NewReader, ReaderOutput, Role, Sharing};
+use crate::service::process::attach::{
+    Attachments, NewReader, ReaderOutput, Replay, Role, Sharing,
+};
 use crate::service::process::calls::{
     Call, read_data, read_exec, read_signal, read_size, read_spawn,
 };
@@ -204,6 +206,10 @@ impl ReaderOutput for ReadersModel {
         self.count(reader);
     }
 
+    fn screen(&mut self, _: ClientId, _: Dialect, _: String, _: u64) {
+        unreachable!("no screen is kept");
+    }
+
     fn gap(&mut self, reader: ClientId, dialect: Dialect, from: u64, to: u64) {
         assert!(from < to && to <= self.written.len() as u64);
         let seen = self.reader(reader, dialect);
@@ -327,7 +333,10 @@ pub fn attachments(data: &[u8]) {
                     client,
                     role,
                     dialect,
-                    since,
+                    replay: Replay {
+                        since: Some(since),
+                        screen: None,
+                    },
                     name: &name(client),
                     title: "title",
                 };

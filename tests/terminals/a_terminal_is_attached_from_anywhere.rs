@@ -268,7 +268,7 @@ fn a_process_is_attached_to_again_without_a_resumable_connection() {
     let cutter = Cutter::start(Some(address), vec![150_000; 100]);
     let mut client = attach(
         &["--no-resume"],
-        &url(cutter.address, &format!("{process}/attach")),
+        &url(cutter.address, &format!("{process}/attach?replay=output")),
     );
     eventually("it is attached", || cutter.accepted() == 1);
     client.type_keys("go\r");
@@ -302,7 +302,10 @@ fn output_that_is_no_longer_kept_is_announced() {
         "echo ready; while read -r line; do [ \"$line\" = end ] && exit 6; done",
     );
     let cutter = Cutter::start(Some(address), Vec::new());
-    let mut client = attach(&[], &url(cutter.address, &format!("{process}/attach")));
+    let mut client = attach(
+        &[],
+        &url(cutter.address, &format!("{process}/attach?replay=output")),
+    );
     client.expect("ready");
     cutter.set_target(None);
     cutter.cut();

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod a_screen_is_shown_and_waited_for;
 #[cfg(feature = "client")]
 mod a_terminal_is_attached_from_anywhere;
 mod attached_clients_know_each_other;

@@ -38,7 +38,11 @@ outlives its client. Its output is read and kept while no client is attached.
   POST /process/ID/resize     {\"rows\",\"cols\"}
   GET  /process/ID/stdout/stream   its output as server-sent events; ?since=OFFSET
   GET  /process/ID/attach     its terminal, or its standard streams, as a WebSocket; ?since=OFFSET,
-                              ?mode=viewer, ?takeover=1, ?stderr=merge
+                              ?mode=viewer, ?takeover=1, ?stderr=merge, ?replay=screen
+  GET  /process/ID/screen     what its terminal shows; ?format=text or ansi, ?lines=N above it
+  POST /process/ID/wait       {\"text\",\"regex\",\"idle_ms\",\"changed_since\",\"exit\",\"timeout_ms\"}:
+                              answers when one of these is true, with the screen
+  POST /process/ID/input      {\"text\",\"keys\":[\"Enter\",\"C-c\"],\"paste\"}
   GET  /process/spec.json     this API in OpenAPI, without the WebSocket; spec.yaml as well
 
 Attaching to /process/by-name/NAME starts the command of --session or --sessions if no process has
@@ -181,6 +185,30 @@ const PROCESSES_FLAGS: &[Flag] = &[
         name: "shared-names",
         help: "all principals share the names of processes; without this flag each principal has names of its own",
         set: |settings, _| turn_on(&mut settings.processes.shared_names),
+        ..Flag::BASE
+    },
+    Flag {
+        name: "scrollback-lines",
+        takes: Takes::One("N"),
+        default: Some("500"),
+        help: "rows to keep above the screen of a terminal, for clients that ask for the screen",
+        set: |settings, value| {
+            let lines = number(value, 0..=100_000)?;
+            settings.processes.screens = settings.processes.screens.map(|_| lines);
+            Ok(())
+        },
+        accepts: samples(&["0", "10000"]),
+        rejects: &["-1", "100001"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "no-screen",
+        help: "do not follow what terminals show: clients that ask for a screen get output, and the calls screen, wait and input get 409",
+        excludes: &[("scrollback-lines", "remove one of them")],
+        set: |settings, _| {
+            settings.processes.screens = None;
+            Ok(())
+        },
         ..Flag::BASE
     },
     PASS_ENV,

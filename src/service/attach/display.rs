@@ -85,6 +85,13 @@ impl Display {
         self.append(ctx, output);
     }
 
+    /// Shows the whole screen. Output from `offset` on follows.
+    pub(super) fn show_screen(&mut self, ctx: &mut Context, data: &str, offset: u64) {
+        self.offset = offset;
+        self.screen.follow(data.as_bytes());
+        self.append(ctx, data.as_bytes());
+    }
+
     /// Writes a piece of the program's standard error.
     pub(super) fn show_error(&mut self, ctx: &mut Context, output: &[u8]) -> io::Result<()> {
         self.offset += output.len() as u64;

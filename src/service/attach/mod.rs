@@ -212,6 +212,11 @@ impl Attach {
         if self.config.takeover {
             target.set_parameter("takeover", "1");
         }
+        // A file or another program gets the output itself.
+        let shows = self.is_process() && io::stdout().is_terminal();
+        if shows && target.parameter("replay").is_none() {
+            target.set_parameter("replay", "screen");
+        }
         if !is_first
             && self.is_process()
             && let Some(display) = &self.display
@@ -548,6 +553,12 @@ impl Attach {
             AttachEvent::Size(_) => self.set_streams(ctx, Streams::Terminal),
             // It follows the size, if there is one.
             AttachEvent::Clients { .. } => self.set_streams(ctx, Streams::Pipes),
+            AttachEvent::Screen { offset, data } => {
+                if let Some(display) = &mut self.display {
+                    display.show_screen(ctx, &data, offset);
+                }
+                self.hold(ctx);
+            }
             AttachEvent::Stderr(output) => {
                 let display = self.display.as_mut();
                 let shown = display.map(|display| display.show_error(ctx, &output));

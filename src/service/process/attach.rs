@@ -16,6 +16,7 @@ use std::time::Duration;
 use super::dialect::Dialect;
 use super::messages::{AttachEvent, AttachRole};
 use super::responses::ProgramExit;
+use super::screen::{Follower, Format, KeyModes, ScreenSettings, View};
 use super::scrollback::{OutputStream, Scrollback};
 use crate::sys::TerminalSize;
 use crate::{ClientId, CloseCode, Time};
@@ -59,12 +60,21 @@ pub(crate) struct NewReader<'a> {
     pub(crate) client: ClientId,
     pub(crate) role: Role,
     pub(crate) dialect: Dialect,
-    /// The offset up to which it has seen the output.
-    pub(crate) since: u64,
+    pub(crate) replay: Replay,
     /// The name of its principal.
     pub(crate) name: &'a str,
     /// The title of its window, for [`Dialect::Tty`].
     pub(crate) title: &'a str,
+}
+
+/// What a reader gets first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Replay {
+    /// The offset up to which it has seen the output.
+    pub(crate) since: Option<u64>,
+    /// Whether it gets the screen of a terminal in the place of output that it has not seen and that is not kept, with up to so
+    /// many rows above the screen.
+    pub(crate) screen: Option<usize>,
 }
 
 /// Where the messages to readers go.
@@ -84,6 +94,8 @@ pub(crate) trait ReaderOutput {
         bytes: &[u8],
         end: u64,
     );
+    /// Sends the sequences that rebuild the screen. Output from `offset` on follows.
+    fn screen(&mut self, reader: ClientId, dialect: Dialect, data: String, offset: u64);
     /// Announces that the output between two offsets is no longer kept.
     fn gap(&mut self, reader: ClientId, dialect: Dialect, from: u64, to: u64);
     /// Announces the exit of the program, after all its output, and ends the reader's connection or stream.
@@ -114,6 +126,8 @@ struct Reader {
 #[derive(Debug)]
 pub(crate) struct Attachments {
     output: Scrollback,
+    /// The screen of a terminal, unless no screens are kept.
+    screen: Option<Box<Follower>>,
     readers: BTreeMap<ClientId, Reader>,
     writer: Option<ClientId>,
     sharing: Sharing,
@@ -147,6 +161,7 @@ impl Attachments {
     pub(crate) fn new(scrollback: usize, sharing: Sharing, size: Option<TerminalSize>) -> Self {
         Self {
             output: Scrollback::new(scrollback),
+            screen: None,
             readers: BTreeMap::new(),
             writer: None,
             sharing,
@@ -171,6 +186,28 @@ impl Attachments {
         Self { waits, ..self }
     }
 
+    /// Keeps the screen, if there is a terminal.
+    #[must_use]
+    pub(crate) fn with_screen(self, settings: Option<ScreenSettings>) -> Self {
+        let screen = self.size.zip(settings);
+        Self {
+            screen: screen.map(|(size, settings)| Box::new(Follower::new(size, settings))),
+            ..self
+        }
+    }
+
+    /// What the screen shows, with up to `above` rows above it.
+    pub(crate) fn view(&mut self, above: usize, format: Format) -> Option<View> {
+        let screen = self.screen.as_mut()?;
+        Some(screen.view(&self.output, above, format))
+    }
+
+    /// The modes that keys depend on. Without a screen, those that a terminal begins with.
+    pub(crate) fn key_modes(&mut self) -> KeyModes {
+        let screen = self.screen.as_mut();
+        screen.map_or_else(KeyModes::default, |screen| screen.key_modes(&self.output))
+    }
+
     /// The output that is kept.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn output(&self) -> &Scrollback {
@@ -180,23 +217,31 @@ impl Attachments {
     /// Space for up to `most` bytes of output. It overlaps no output that the writer has not been sent, and none that the
     /// program waits for.
     pub(crate) fn spare(&mut self, most: usize) -> &mut [u8] {
-        let held = self.behind().max(self.held());
+        let screen = self.screen.as_ref();
+        let pending = screen.map_or(0, |screen| screen.pending(&self.output));
+        let held = self.behind().max(self.held()).max(pending);
         self.output.spare(most.min(self.output.capacity() - held))
     }
 
     /// The memory of the output in bytes.
     pub(crate) fn held_memory(&self) -> usize {
-        self.output.held()
+        self.output.held() + self.screen.as_ref().map_or(0, |screen| screen.held())
     }
 
     /// Keeps no more output than now fits into the memory, because memory is short.
     pub(crate) fn stop_growing(&mut self) {
+        if let Some(screen) = &mut self.screen {
+            screen.lay_out(&self.output);
+        }
         self.output.stop_growing();
     }
 
     /// Adds the first `count` bytes of `spare` to the output.
     pub(crate) fn commit(&mut self, stream: OutputStream, count: usize) {
         self.output.commit(stream, count);
+        if let Some(screen) = &mut self.screen {
+            screen.follow(&self.output);
+        }
     }
 
     /// The offset of the next byte of output.
@@ -289,7 +334,7 @@ impl Attachments {
             client,
             role,
             dialect,
-            since,
+            replay,
             name,
             title,
         } = new;
@@ -324,8 +369,16 @@ impl Attachments {
         }
         out.greet(client, dialect, &events, title);
         let start = self.output.start();
-        if since < start {
-            out.gap(client, dialect, since, start);
+        let mut since = replay.since.unwrap_or(0);
+        let is_missing = replay.since.is_none() || since < start;
+        match (&mut self.screen, replay.screen.filter(|_| is_missing)) {
+            (Some(screen), Some(above)) => {
+                let (data, offset) = screen.rebuild(&self.output, above);
+                out.screen(client, dialect, data, offset);
+                since = offset;
+            }
+            _ if since < start => out.gap(client, dialect, since, start),
+            _ => {}
         }
         let reader = Reader {
             role,
@@ -364,6 +417,9 @@ impl Attachments {
     /// Sets the size of the terminal and tells the readers.
     pub(crate) fn resize(&mut self, size: TerminalSize, out: &mut impl ReaderOutput) {
         self.size = Some(size);
+        if let Some(screen) = &mut self.screen {
+            screen.resize(&self.output, size);
+        }
         for (client, reader) in &mut self.readers {
             if !out.is_congested(*client) {
                 reader.tell_size(*client, self.size, out);

@@ -13,8 +13,9 @@ use super::compat::Compat;
 use super::messages::dimension;
 use super::names::check_name;
 use super::program::MARK;
+use super::screen::{InvalidKey, KeyModes, key_bytes, paste_bytes};
 use crate::sys::{Account, TerminalSize};
-use crate::{Rejection, Request, StatusCode};
+use crate::{Rejection, Request, Scope, StatusCode};
 
 /// The default limit of `exec` for each output stream of a program is this part of the limit for all calls together, so
 /// that one call does not use it up.
@@ -54,6 +55,9 @@ pub(crate) enum Action {
     Stream,
     Attach,
     Delete,
+    Screen,
+    Wait,
+    Input,
 }
 
 /// The format of the API description.
@@ -128,7 +132,10 @@ impl<'p> Call<'p> {
         match self {
             Self::Spawn | Self::Exec | Self::Ensure(_) => true,
             Self::Process(_, action) => {
-                matches!(action, Action::Stdin | Action::Kill | Action::Resize)
+                matches!(
+                    action,
+                    Action::Stdin | Action::Kill | Action::Resize | Action::Wait | Action::Input
+                )
             }
             Self::List | Self::Spec(_) => false,
         }
@@ -136,6 +143,21 @@ impl<'p> Call<'p> {
 }
 
 impl Action {
+    /// The lowest scope that permits it.
+    pub(super) fn scope(self) -> Scope {
+        match self {
+            Self::Screen | Self::Wait => Scope::Watch,
+            Self::Input => Scope::Use,
+            Self::Attach
+            | Self::Status
+            | Self::Stdin
+            | Self::Kill
+            | Self::Resize
+            | Self::Stream
+            | Self::Delete => Scope::All,
+        }
+    }
+
     /// Parses the path below that of a process. Returns the method, too.
     fn read(path: &[&str]) -> Result<(Self, &'static str), Rejection> {
         Ok(match path {
@@ -146,6 +168,9 @@ impl Action {
             ["resize"] => (Self::Resize, "POST"),
             ["stdout", "stream"] => (Self::Stream, "GET"),
             ["attach"] => (Self::Attach, "GET"),
+            ["screen"] => (Self::Screen, "GET"),
+            ["wait"] => (Self::Wait, "POST"),
+            ["input"] => (Self::Input, "POST"),
             _ => return Err(Rejection::not_found()),
         })
     }
@@ -193,6 +218,11 @@ impl RunRequest {
 }
 
 const STDIN: &Schema = &[("data_b64", FieldType::Text), ("eof", FieldType::Flag)];
+const INPUT: &Schema = &[
+    ("text", FieldType::Text),
+    ("keys", FieldType::Words),
+    ("paste", FieldType::Text),
+];
 const KILL: &Schema = &[("signal", FieldType::Text)];
 const RESIZE: &Schema = &[("rows", FieldType::Number), ("cols", FieldType::Number)];
 
@@ -439,12 +469,12 @@ impl AttachQuery {
 
 /// The offset from which a reader wants output, where the output ends at `end`: `since`, or the `Last-Event-ID` of a
 /// browser that reconnects.
-pub(super) fn since(request: &Request<'_>, end: u64) -> Result<u64, Rejection> {
+pub(super) fn since(request: &Request<'_>, end: u64) -> Result<Option<u64>, Rejection> {
     let last = request
         .header("last-event-id")
         .and_then(|value| std::str::from_utf8(value).ok());
     let Some(since) = request.parameters("since").last().or(last.map(Into::into)) else {
-        return Ok(0);
+        return Ok(None);
     };
     let since = Some(since)
         .filter(|since| since.bytes().all(|byte| byte.is_ascii_digit()))
@@ -453,7 +483,61 @@ pub(super) fn since(request: &Request<'_>, end: u64) -> Result<u64, Rejection> {
     if since > end {
         return Err(bad_request("'since' is beyond the output"));
     }
-    Ok(since)
+    Ok(Some(since))
+}
+
+/// The rows above the screen that a request asks for.
+pub(super) fn lines_of(request: &Request<'_>) -> Result<usize, Rejection> {
+    let Some(lines) = request.parameters("lines").last() else {
+        return Ok(0);
+    };
+    let number = lines.parse::<u32>().ok();
+    number
+        .map(|number| number as usize)
+        .ok_or_else(|| bad_request("'lines' is not a number"))
+}
+
+/// Whether a reader wants the screen in the place of old output, and how many rows above it.
+pub(super) fn replay_screen(request: &Request<'_>) -> Result<Option<usize>, Rejection> {
+    match request.parameters("replay").last().as_deref() {
+        None | Some("output") => Ok(None),
+        Some("screen") => lines_of(request).map(Some),
+        Some(_) => Err(bad_request("'replay' is not screen or output")),
+    }
+}
+
+/// The maximum length of typed or pasted text in bytes, and the maximum number of keys.
+const MAX_TYPED: usize = 64 << 10;
+const MAX_KEYS: usize = 1000;
+
+/// Reads the body of `input`, for a terminal with these modes: its text, then its keys, then what it pastes.
+pub(crate) fn read_input(body: &[u8], modes: KeyModes) -> Result<Vec<u8>, Rejection> {
+    let fields = BodyFields::read(body, INPUT, Compat::None)?;
+    let (text, keys, paste) = (
+        fields.text("text"),
+        fields.words("keys"),
+        fields.text("paste"),
+    );
+    if text.is_none() && paste.is_none() && !fields.has("keys") {
+        return Err(bad_request("\"text\", \"keys\" and \"paste\" are missing"));
+    }
+    let length = text.map_or(0, str::len) + paste.map_or(0, str::len);
+    if length > MAX_TYPED || keys.len() > MAX_KEYS {
+        return Err(bad_request(format!(
+            "there are more than {MAX_TYPED} bytes of text or {MAX_KEYS} keys"
+        )));
+    }
+    let mut bytes = text.unwrap_or_default().as_bytes().to_vec();
+    for key in keys {
+        let pressed = key_bytes(key, modes);
+        bytes.extend(pressed.map_err(|InvalidKey(key)| {
+            bad_request(format!("\"keys\": {key:?} is not the name of a key"))
+        })?);
+    }
+    if let Some(paste) = paste {
+        bytes.extend(paste_bytes(paste, modes));
+    }
+    Ok(bytes)
 }
 
 /// Finds an account by name or number, and blocks until the user database answers. Returns `None` if the server already runs as
@@ -604,6 +688,8 @@ mod tests {
             ("ProcessSpawnRequest", SPAWN),
             ("ProcessExecRequest", EXEC),
             ("ProcessStdinRequest", STDIN),
+            ("ProcessInputRequest", INPUT),
+            ("ProcessWaitRequest", super::super::waits::WAIT),
             ("ProcessKillRequest", KILL),
             ("ProcessResizeRequest", RESIZE),
         ] {

@@ -115,6 +115,14 @@ pub enum AttachEvent {
         /// The number of clients that watch.
         viewers: usize,
     },
+    /// The screen, for a client with `?replay=screen`: `{"type":"screen","offset":1234,"data":"..."}`. Output from the offset on
+    /// follows.
+    Screen {
+        /// The offset of the output that follows.
+        offset: u64,
+        /// The output that rebuilds the screen on any terminal.
+        data: String,
+    },
     /// Bytes from the standard error of a process without a terminal: `{"type":"stderr","data_b64":"..."}`. With
     /// `?stderr=merge` they come as output instead.
     Stderr(Vec<u8>),
@@ -160,6 +168,10 @@ impl AttachEvent {
                 },
                 viewers: usize::try_from(offset("viewers")?).ok()?,
             }),
+            "screen" => Some(Self::Screen {
+                offset: offset("offset")?,
+                data: text("data")?,
+            }),
             "stderr" => Some(Self::Stderr(
                 BASE64_STANDARD.decode(text("data_b64")?).ok()?,
             )),
@@ -189,6 +201,10 @@ impl AttachEvent {
             Self::Clients { writer, viewers } => {
                 let writer = Value::from(writer.as_deref());
                 format!(r#"{{"type":"clients","writer":{writer},"viewers":{viewers}}}"#)
+            }
+            Self::Screen { offset, data } => {
+                let data = Value::from(data.as_str());
+                format!(r#"{{"type":"screen","offset":{offset},"data":{data}}}"#)
             }
             Self::Stderr(bytes) => {
                 let data = BASE64_STANDARD.encode(bytes);

@@ -23,9 +23,11 @@ mod processes;
 pub(crate) mod program;
 mod programs;
 pub(crate) mod responses;
+pub(crate) mod screen;
 pub(crate) mod scrollback;
 mod sink;
 mod terminal;
+mod waits;
 
 use std::time::Duration;
 

@@ -6,11 +6,12 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::LINGER;
-use super::attach::{Attachments, ReaderOutput, Role, Sharing};
+use super::attach::{Attachments, ReaderOutput, Replay, Role, Sharing};
 use super::body::bad_request;
 use super::calls::{
-    Action, AttachQuery, Call, InputData, ProcessRef, RunRequest, no_process, read_data, read_exec,
-    read_signal, read_size, read_spawn, since, size_of, switch,
+    Action, AttachQuery, Call, InputData, ProcessRef, RunRequest, lines_of, no_process, read_data,
+    read_exec, read_input, read_signal, read_size, read_spawn, replay_screen, since, size_of,
+    switch,
 };
 use super::compat::Compat;
 use super::dialect::{Dialect, log_failed_resize};
@@ -22,7 +23,9 @@ use super::names::{NameKey, Named, NamedProcess, Names, RequestDigest, Waiter};
 use super::program::{Launch, PassEnv, Program};
 use super::programs::Programs;
 use super::responses::{Details, ensured, spawned, spec, start_failed, status, summary};
+use super::screen::{Format, ScreenSettings};
 use super::sink::{ContextOutput, Sink};
+use super::waits::{Wait, Waits, screen_response};
 use crate::server::too_little_memory;
 use crate::service::Endpoint;
 use crate::service::child::process_metrics;
@@ -74,6 +77,8 @@ pub struct ProcessesConfig {
     pub sessions: Vec<SessionCommand>,
     /// Whether names belong to all principals together, instead of each having names of its own.
     pub shared_names: bool,
+    /// Whether the screens of terminals are kept, and how many rows above each.
+    pub screens: Option<usize>,
 }
 
 /// A command that a client starts on a terminal when it attaches to a name that has no process.
@@ -101,6 +106,7 @@ impl ProcessesConfig {
             pass_env: Vec::new(),
             sessions: Vec::new(),
             shared_names: false,
+            screens: Some(500),
         }
     }
 }
@@ -144,6 +150,7 @@ pub struct Processes {
     waiting: IdMap<ClientId, Start>,
     exec_calls: ExecCalls,
     names: Names,
+    waits: Waits,
     /// The request of the handshake that was accepted last. `connected` follows at once.
     accepted: Option<Accepted>,
     started: u64,
@@ -172,7 +179,7 @@ enum Purpose {
 pub(super) struct AttachRequest {
     query: AttachQuery,
     dialect: Dialect,
-    since: u64,
+    replay: Replay,
     /// Whether the client has given a name, so that it does not know the id.
     is_by_name: bool,
 }
@@ -196,6 +203,7 @@ impl Processes {
             waiting: IdMap::default(),
             exec_calls: ExecCalls::new(config.max_exec_output, config.compat),
             names: Names::default(),
+            waits: Waits::default(),
             accepted: None,
             config,
             started: 0,
@@ -349,7 +357,11 @@ impl Processes {
                 if begun.is_err() || request.method() == "HEAD" {
                     return Ok(None);
                 }
-                self.programs.attach(ctx, id, caller, kind, since);
+                let replay = Replay {
+                    since,
+                    screen: None,
+                };
+                self.programs.attach(ctx, id, caller, kind, replay);
                 return Ok(None);
             }
             Action::Attach => return Err(Rejection::not_found()),
@@ -357,7 +369,40 @@ impl Processes {
                 self.delete(ctx, id)?;
                 ok()
             }
+            Action::Screen => {
+                let (above, format) = (lines_of(request)?, format_of(request)?);
+                let program = self.screened(id)?;
+                screen_response(program, ctx.now(), above, format)
+            }
+            Action::Wait => {
+                let wait = Wait::read(body, ctx.now())?;
+                self.screened(id)?;
+                self.waits.add(ctx, caller, id, wait, &mut self.programs);
+                return Ok(None);
+            }
+            Action::Input => {
+                self.running(id)?;
+                let program = self.screened(id)?;
+                let modes = program.sink.attachments().map(Attachments::key_modes);
+                let bytes = read_input(body, modes.unwrap_or_default())?;
+                let is_last = false;
+                self.write(ctx, id, InputData { bytes, is_last })?
+            }
         }))
+    }
+
+    /// A process whose screen is known.
+    fn screened(&mut self, id: Uuid) -> Result<&mut Program, Rejection> {
+        let why = if self.config.screens.is_none() {
+            "the server keeps no screens"
+        } else {
+            "process is not PTY-backed"
+        };
+        let program = self.programs.get_mut(id).ok_or_else(no_process)?;
+        if program.has_terminal() && self.config.screens.is_some() {
+            return Ok(program);
+        }
+        Err(Rejection::new(StatusCode::CONFLICT, why))
     }
 
     /// Removes a process that has exited, with its output and its name.
@@ -442,7 +487,10 @@ impl Processes {
         let attach = AttachRequest {
             query,
             dialect: Dialect::of(request)?,
-            since: 0,
+            replay: Replay {
+                since: None,
+                screen: replay_screen(request)?,
+            },
             is_by_name: true,
         };
         let run = RunRequest::on_terminal(command, size_of(request)?);
@@ -597,7 +645,9 @@ impl Processes {
             Purpose::Spawn | Purpose::Name(_) => {
                 let output = Attachments::new(self.config.scrollback, Sharing::Shared, size);
                 let waits = self.config.wait_for_readers || is_compatible;
-                Sink::Shared(output.waiting_for_readers(waits))
+                let settings = self.config.screens;
+                let settings = settings.map(|history| ScreenSettings { history });
+                Sink::Shared(output.waiting_for_readers(waits).with_screen(settings))
             }
         };
         let result = self.programs.start(ctx, launch, sink).map_err(|error| {
@@ -716,7 +766,10 @@ impl Processes {
         Ok(AttachRequest {
             query: AttachQuery::read(request)?,
             dialect: Dialect::of(request)?,
-            since: since(request, program.output_end())?,
+            replay: Replay {
+                since: since(request, program.output_end())?,
+                screen: replay_screen(request)?,
+            },
             is_by_name: false,
         })
     }
@@ -759,7 +812,7 @@ impl Processes {
         let AttachRequest {
             query,
             dialect,
-            since,
+            replay,
             is_by_name,
         } = attach;
         if let (Role::Writer, Some(size)) = (query.role, query.size)
@@ -771,7 +824,7 @@ impl Processes {
             ContextOutput(ctx).tell(client, dialect, &AttachEvent::Process(id.to_string()));
         }
         let kind = (query.role, dialect);
-        self.programs.attach(ctx, id, client, kind, since);
+        self.programs.attach(ctx, id, client, kind, replay);
     }
 
     /// Handles the processes that have finished: answers their `exec` calls, and lets the others expire.
@@ -795,6 +848,16 @@ impl Processes {
 fn respond(ctx: &mut Context, caller: ClientId, answer: Result<Response, Rejection>) {
     let answer = answer.unwrap_or_else(|rejection| Response::from(&rejection));
     ctx.respond(caller, &answer);
+}
+
+/// The format of a screen that a request asks for.
+fn format_of(request: &Request<'_>) -> Result<Format, Rejection> {
+    match request.parameters("format").last().as_deref() {
+        None | Some("json") => Ok(Format::Json),
+        Some("text") => Ok(Format::Text),
+        Some("ansi") => Ok(Format::Ansi),
+        Some(_) => Err(bad_request("'format' is not json, text or ansi")),
+    }
 }
 
 /// Tells a client why the process that it waits for does not start.
@@ -851,7 +914,11 @@ impl Service for Processes {
             Ok(call) => {
                 let checked = self.check_call(call, request);
                 let route = checked.map(|()| Route::call().with_max_body(call.max_body()));
-                (route, Scope::All)
+                let scope = match call {
+                    Call::Process(_, action) => action.scope(),
+                    _ => Scope::All,
+                };
+                (route, scope)
             }
             Err(rejection) => (Err(rejection), Scope::All),
         };
@@ -907,6 +974,7 @@ impl Service for Processes {
             self.programs.remove(ctx, id);
         }
         self.stop_waiting(ctx, caller);
+        self.waits.remove(caller);
         self.programs.detach(ctx, caller);
         self.follow_up(ctx);
     }
@@ -915,6 +983,7 @@ impl Service for Processes {
         self.exec_calls.contains(client)
             || self.waiting.contains_key(&client)
             || self.names.waits(client)
+            || self.waits.contains(client)
             || (self.stopping && self.programs.delivers_to(client))
     }
 
@@ -990,6 +1059,7 @@ impl Service for Processes {
         self.programs.clients(visit);
         self.exec_calls.clients(visit);
         self.names.clients(visit);
+        self.waits.clients(visit);
         let waiting = self.waiting.keys().copied();
         waiting
             .filter(|client| !self.names.waits(*client))
@@ -1002,7 +1072,9 @@ impl Service for Processes {
     }
 
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
-        self.programs.timer(ctx, timer);
+        if !self.waits.handle_timer(ctx, timer, &mut self.programs) {
+            self.programs.timer(ctx, timer);
+        }
         self.follow_up(ctx);
     }
 
@@ -1043,6 +1115,7 @@ impl Service for Processes {
                 Purpose::Spawn | Purpose::Exec(..) => respond(ctx, caller, Err(rejection)),
             }
         }
+        self.waits.end(ctx, &mut self.programs);
         self.programs.stop_those(ctx, is_shared);
     }
 

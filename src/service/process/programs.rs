@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::attach::{NewReader, Role};
+use super::attach::{NewReader, Replay, Role};
 use super::dialect::{ClientMessage, Dialect, log_failed_resize};
 use super::program::{Launch, MARK, Program};
 use super::sink::{ContextOutput, Sink};
@@ -185,7 +185,7 @@ impl Programs {
         self.entries.get(&id).map(|entry| &entry.program)
     }
 
-    fn get_mut(&mut self, id: Uuid) -> Option<&mut Program> {
+    pub(crate) fn get_mut(&mut self, id: Uuid) -> Option<&mut Program> {
         self.entries.get_mut(&id).map(|entry| &mut entry.program)
     }
 
@@ -331,14 +331,14 @@ impl Programs {
 
     // Readers.
 
-    /// Attaches a client that has seen the output of a program up to the offset `since`.
+    /// Attaches a client.
     pub(crate) fn attach(
         &mut self,
         ctx: &mut Context,
         id: Uuid,
         client: ClientId,
         (role, dialect): (Role, Dialect),
-        since: u64,
+        replay: Replay,
     ) {
         if self.entries.contains_key(&id) {
             self.readers.insert(client, id);
@@ -355,7 +355,7 @@ impl Programs {
                     client,
                     role,
                     dialect,
-                    since,
+                    replay,
                     name: &ctx.principal(client).to_string(),
                     title: &title,
                 };

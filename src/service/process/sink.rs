@@ -252,6 +252,25 @@ impl ReaderOutput for ContextOutput<'_> {
         }
     }
 
+    fn screen(&mut self, reader: ClientId, dialect: Dialect, data: String, offset: u64) {
+        // Writing a screen takes more time than the length of the message accounts for.
+        self.0.spend(data.len() / 80);
+        match dialect {
+            Dialect::Json | Dialect::Merged => {
+                self.tell(reader, dialect, &AttachEvent::Screen { offset, data });
+            }
+            Dialect::Text | Dialect::Tty | Dialect::EventStream(_) => {
+                self.output(
+                    reader,
+                    dialect,
+                    OutputStream::Stdout,
+                    data.as_bytes(),
+                    offset,
+                );
+            }
+        }
+    }
+
     fn gap(&mut self, reader: ClientId, dialect: Dialect, from: u64, to: u64) {
         match dialect {
             Dialect::Json | Dialect::Merged | Dialect::Text | Dialect::Tty => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::LINGER;
-use super::attach::{Attachments, Role, Sharing};
+use super::attach::{Attachments, Replay, Role, Sharing};
 use super::body::bad_request;
 use super::calls::{AttachQuery, find_account, size_of};
 use super::dialect::Dialect;
@@ -160,7 +160,8 @@ impl Terminal {
             Ok(id) => {
                 self.started += 1;
                 let kind = (Role::Writer, dialect);
-                self.programs.attach(ctx, id, client, kind, 0);
+                let replay = Replay::default();
+                self.programs.attach(ctx, id, client, kind, replay);
             }
             Err(error) => {
                 let name = &self.config.command[0];

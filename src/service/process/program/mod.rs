@@ -64,6 +64,8 @@ pub(crate) struct Program {
     input: Option<InputPipe>,
     terminal: Option<Arc<OwnedFd>>,
     has_terminal: bool,
+    /// When output was last read.
+    last_output: Time,
     /// The bytes in the sink that are not sent to readers yet.
     unsent: usize,
     sent_at: Time,
@@ -100,6 +102,7 @@ impl Program {
             input: None,
             has_terminal: terminal.is_some(),
             terminal: terminal.map(Arc::new),
+            last_output: ctx.now(),
             unsent: 0,
             sent_at: Time::default(),
             send_at: None,
@@ -175,6 +178,11 @@ impl Program {
     /// The offset after the last byte of its output.
     pub(crate) fn output_end(&self) -> u64 {
         self.sink.end()
+    }
+
+    /// For how long there was no output.
+    pub(crate) fn idle(&self, now: Time) -> Duration {
+        now.since(self.last_output)
     }
 
     /// How the program ended, if it has exited.
@@ -401,6 +409,7 @@ impl Program {
                 Ok(count) => {
                     self.sink.commit(output.stream, count);
                     self.unsent += count;
+                    self.last_output = ctx.now();
                     left -= count;
                     if let Linger::Draining(bytes) = &mut self.linger {
                         *bytes = bytes.saturating_sub(count);

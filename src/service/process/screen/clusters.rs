@@ -1,0 +1,102 @@
+//! Characters with marks: the clusters of characters that share a cell. Each is kept once.
+
+use std::collections::HashMap;
+
+use super::grid::Content;
+
+/// The maximum number of clusters. If all of them are shown, further marks are left out.
+const MAX_CLUSTERS: usize = 1024;
+
+/// The maximum length of a cluster in bytes. Further marks are left out.
+const MAX_CLUSTER: usize = 32;
+
+/// The number of marks that are left out before the clusters are collected again, if most of them are shown.
+const PATIENCE: usize = 100_000;
+
+#[derive(Debug, Default)]
+pub(super) struct Clusters {
+    texts: Vec<Box<str>>,
+    indexes: HashMap<Box<str>, usize>,
+    /// The number of marks that were left out since the last collection.
+    refused: usize,
+    /// The number from which another collection is worth its time.
+    patience: usize,
+}
+
+impl Clusters {
+    /// The memory in bytes.
+    pub(super) fn held(&self) -> usize {
+        self.texts.len() * 2 * (MAX_CLUSTER + size_of::<Box<str>>())
+    }
+
+    fn is_full(&self) -> bool {
+        self.texts.len() >= MAX_CLUSTERS
+    }
+
+    /// Whether clusters that are no longer shown have to be forgotten. A collection looks at all cells, so the next one comes late if
+    /// it would find little.
+    pub(super) fn needs_collection(&self) -> bool {
+        self.is_full() && self.refused >= self.patience
+    }
+
+    /// The text of a cell.
+    pub(super) fn text(&self, content: Content) -> String {
+        let mut text = String::new();
+        self.write(content, &mut text);
+        text
+    }
+
+    /// Appends the text of a cell. An empty one is a space.
+    pub(super) fn write(&self, content: Content, out: &mut String) {
+        match content.get() {
+            Ok(character) => out.push(character),
+            Err(index) => out.push_str(self.texts.get(index).map_or(" ", |text| text)),
+        }
+    }
+
+    /// The content with another character, unless there is no room for it.
+    pub(super) fn join(&mut self, content: Content, character: char) -> Option<Content> {
+        let mut text = match content.is_empty() {
+            true => String::new(),
+            false => self.text(content),
+        };
+        text.push(character);
+        if text.len() > MAX_CLUSTER {
+            return None;
+        }
+        if let Some(index) = self.indexes.get(&*text) {
+            return Some(content.with_cluster(*index));
+        }
+        if self.is_full() {
+            self.refused += 1;
+            return None;
+        }
+        let index = self.texts.len();
+        let text: Box<str> = text.into();
+        self.texts.push(text.clone());
+        self.indexes.insert(text, index);
+        Some(content.with_cluster(index))
+    }
+
+    /// Forgets all clusters but those of these cells.
+    pub(super) fn collect<'c>(&mut self, cells: impl Iterator<Item = &'c mut Content>) {
+        let old = std::mem::take(self);
+        for content in cells {
+            let Err(index) = content.get() else { continue };
+            let Some(text) = old.texts.get(index) else {
+                continue;
+            };
+            let index = match self.indexes.get(text) {
+                Some(index) => *index,
+                None => {
+                    self.texts.push(text.clone());
+                    self.indexes.insert(text.clone(), self.texts.len() - 1);
+                    self.texts.len() - 1
+                }
+            };
+            *content = content.with_cluster(index);
+        }
+        let finds_little = self.texts.len() > MAX_CLUSTERS / 2;
+        self.patience = if finds_little { PATIENCE } else { 1 };
+    }
+}

@@ -1,0 +1,415 @@
+//! The cells of a screen: rows, and a buffer of rows with its cursor, margins and tab stops.
+
+use std::collections::VecDeque;
+
+use super::ASCII;
+use super::style::Style;
+
+/// A cell. The second half of a wide character has the width 0 and no content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cell {
+    pub(super) content: Content,
+    pub(super) style: Style,
+}
+
+// The memory of screens is counted in cells.
+const _: () = assert!(size_of::<Cell>() == 16);
+
+/// A character, the number of a cluster of characters, or nothing; and the width in columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Content(u32);
+
+const CLUSTER: u32 = 1 << 31;
+const WIDTH_SHIFT: u32 = 24;
+const WIDTH: u32 = 3 << WIDTH_SHIFT;
+const VALUE: u32 = (1 << WIDTH_SHIFT) - 1;
+
+impl Content {
+    /// Nothing, one column wide.
+    const EMPTY: Self = Self(1 << WIDTH_SHIFT);
+    /// The second half of a wide character.
+    pub(super) const SECOND_HALF: Self = Self(0);
+
+    pub(super) fn character(character: char, width: u8) -> Self {
+        Self(u32::from(character) | (u32::from(width) << WIDTH_SHIFT))
+    }
+
+    /// A cluster in the place of a character.
+    pub(super) fn with_cluster(self, index: usize) -> Self {
+        Self(CLUSTER | (self.0 & WIDTH) | index as u32)
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self.0 & !WIDTH == 0
+    }
+
+    pub(super) fn width(self) -> u8 {
+        ((self.0 & WIDTH) >> WIDTH_SHIFT) as u8
+    }
+
+    /// The character, or the number of the cluster.
+    pub(super) fn get(self) -> Result<char, usize> {
+        if self.0 & CLUSTER != 0 {
+            return Err((self.0 & VALUE) as usize);
+        }
+        Ok(char::from_u32(self.0 & VALUE)
+            .filter(|character| *character != '\0')
+            .unwrap_or(' '))
+    }
+}
+
+impl Cell {
+    /// An empty cell.
+    pub(super) fn empty(style: Style) -> Self {
+        Self {
+            content: Content::EMPTY,
+            style,
+        }
+    }
+
+    /// Whether it is what an erased cell is: empty, with a background.
+    pub(super) fn is_erased(&self) -> bool {
+        *self == Self::empty(self.style.erased())
+    }
+
+    fn is_default(&self) -> bool {
+        *self == Self::empty(Style::default())
+    }
+
+    /// Whether it is the second half of a wide character.
+    pub(super) fn is_second_half(&self) -> bool {
+        self.content == Content::SECOND_HALF
+    }
+}
+
+/// A row of cells.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Row {
+    pub(super) cells: Vec<Cell>,
+    /// Whether it continues the row before it.
+    pub(super) is_wrapped: bool,
+}
+
+impl Row {
+    pub(super) fn new(cols: usize, style: Style) -> Self {
+        Self {
+            cells: vec![Cell::empty(style); cols],
+            is_wrapped: false,
+        }
+    }
+
+    /// Makes a row empty.
+    fn clear(&mut self, cols: usize, style: Style) {
+        self.cells.clear();
+        self.cells.resize(cols, Cell::empty(style));
+        self.is_wrapped = false;
+    }
+
+    /// The cells up to the last one that shows anything.
+    pub(super) fn shown(&self) -> &[Cell] {
+        let last = self.cells.iter().rposition(|cell| !cell.is_default());
+        &self.cells[..last.map_or(0, |last| last + 1)]
+    }
+
+    /// Whether its first cell has a character with a width.
+    pub(super) fn begins_with_text(&self) -> bool {
+        let first = self.cells.first();
+        first.is_some_and(|cell| !cell.content.is_empty() && cell.content.width() > 0)
+    }
+
+    fn width_before(&self, at: usize) -> u8 {
+        match at.checked_sub(1) {
+            Some(before) => self
+                .cells
+                .get(before)
+                .map_or(1, |cell| cell.content.width()),
+            None => 1,
+        }
+    }
+
+    /// Replaces the first half of a wide character whose second half begins at `at`.
+    pub(super) fn split_before(&mut self, at: usize, style: Style) {
+        if self.width_before(at) == 2 {
+            self.cells[at - 1] = Cell::empty(style);
+        }
+    }
+
+    /// Replaces the second half of a wide character whose first half is gone.
+    pub(super) fn split_after(&mut self, at: usize, style: Style) {
+        if let Some(cell) = self.cells.get_mut(at).filter(|cell| cell.is_second_half()) {
+            *cell = Cell::empty(style);
+        }
+    }
+
+    /// Erases cells.
+    pub(super) fn erase(&mut self, from: usize, to: usize, style: Style) {
+        let to = to.min(self.cells.len());
+        self.split_before(from, style);
+        if self.width_before(to) == 2 && to < self.cells.len() {
+            self.cells[to] = Cell::empty(style);
+        }
+        if from < to {
+            self.cells[from..to].fill(Cell::empty(style));
+        }
+    }
+
+    /// Shifts cells to the right.
+    pub(super) fn insert(&mut self, at: usize, count: usize, style: Style) {
+        let len = self.cells.len();
+        // The cursor may be behind the last column.
+        let at = at % len;
+        self.split_before(at, style);
+        let count = count.min(len - at);
+        self.cells.copy_within(at..len - count, at + count);
+        self.cells[at..at + count].fill(Cell::empty(style));
+        self.split_before(len, style);
+    }
+
+    /// Shifts cells to the left.
+    pub(super) fn delete(&mut self, at: usize, count: usize, style: Style) {
+        let len = self.cells.len();
+        let at = at % len;
+        let count = count.min(len - at);
+        self.cells.copy_within(at + count..len, at);
+        self.cells[len - count..].fill(Cell::empty(style));
+        self.split_before(at, style);
+        self.split_after(at, style);
+    }
+}
+
+/// A saved cursor.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Saved {
+    pub(super) x: usize,
+    /// The row, counted from the first one of the history.
+    pub(super) y: usize,
+    pub(super) style: Style,
+    /// The character set that was selected.
+    pub(super) charset: u8,
+}
+
+impl Default for Saved {
+    fn default() -> Self {
+        Self {
+            x: 0,
+            y: 0,
+            style: Style::default(),
+            charset: ASCII,
+        }
+    }
+}
+
+/// The rows of a screen, with its cursor, margins and tab stops. There are two: the normal and the alternate one.
+#[derive(Debug)]
+pub(super) struct Buffer {
+    pub(super) rows: VecDeque<Row>,
+    pub(super) cols: usize,
+    /// The column of the cursor. It is equal to `cols` after a character in the last column.
+    pub(super) x: usize,
+    pub(super) y: usize,
+    /// The first and the last row of the scrolling region.
+    pub(super) top: usize,
+    pub(super) bottom: usize,
+    pub(super) saved: Saved,
+    pub(super) tabs: Vec<bool>,
+    /// The rows that have scrolled out at the top. The alternate screen has none.
+    pub(super) history: Option<History>,
+}
+
+/// The rows above the screen.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    pub(super) rows: VecDeque<Row>,
+    /// The number of cells in `rows`.
+    cells: usize,
+    max_rows: usize,
+    /// The maximum number of cells: those of `max_rows` rows of 80 columns.
+    max_cells: usize,
+    /// The number of rows that have scrolled out since the history was cleared.
+    pub(super) count: usize,
+}
+
+impl History {
+    pub(super) fn new(max_rows: usize) -> Self {
+        Self {
+            max_rows,
+            max_cells: max_rows.saturating_mul(80),
+            ..Self::default()
+        }
+    }
+
+    /// Adds a row. Returns one whose memory can be used again.
+    fn push(&mut self, mut row: Row) -> Option<Row> {
+        self.count += 1;
+        if self.max_rows == 0 {
+            return Some(row);
+        }
+        let len = row.shown().len();
+        self.cells += len;
+        let kept = Row {
+            cells: row.cells[..len].to_vec(),
+            is_wrapped: row.is_wrapped,
+        };
+        row.cells.clear();
+        self.rows.push_back(kept);
+        while self.rows.len() > self.max_rows || self.cells > self.max_cells {
+            let Some(oldest) = self.rows.pop_front() else {
+                break;
+            };
+            self.cells -= oldest.cells.len();
+        }
+        Some(row)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.rows.clear();
+        self.cells = 0;
+        self.count = 0;
+    }
+
+    fn held(&self) -> usize {
+        self.cells * size_of::<Cell>() + self.rows.capacity() * size_of::<Row>()
+    }
+}
+
+/// The tab stops that a terminal begins with.
+fn default_tabs(cols: usize) -> Vec<bool> {
+    (0..cols).map(|column| column % 8 == 0).collect()
+}
+
+impl Buffer {
+    pub(super) fn new(rows: usize, cols: usize, history: Option<History>) -> Self {
+        Self {
+            rows: (0..rows)
+                .map(|_| Row::new(cols, Style::default()))
+                .collect(),
+            cols,
+            x: 0,
+            y: 0,
+            top: 0,
+            bottom: rows - 1,
+            saved: Saved::default(),
+            tabs: default_tabs(cols),
+            history,
+        }
+    }
+
+    pub(super) fn height(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The number of rows above the screen, also of those that are no longer kept.
+    pub(super) fn base(&self) -> usize {
+        self.history.as_ref().map_or(0, |history| history.count)
+    }
+
+    /// The memory in bytes.
+    pub(super) fn held(&self) -> usize {
+        let rows = self.rows.len() * (self.cols * size_of::<Cell>() + size_of::<Row>());
+        rows + self.tabs.len() + self.history.as_ref().map_or(0, History::held)
+    }
+
+    pub(super) fn row(&mut self) -> &mut Row {
+        // The cursor is always on the screen.
+        &mut self.rows[self.y]
+    }
+
+    /// Whether the tab stops are those of a new terminal.
+    pub(super) fn has_default_tabs(&self) -> bool {
+        self.tabs == default_tabs(self.cols)
+    }
+
+    /// Scrolls the region up by a row. At the top of the screen, the row becomes history.
+    pub(super) fn scroll(&mut self, style: Style, is_wrapped: bool) {
+        let Some(first) = self.rows.remove(self.top) else {
+            return;
+        };
+        let spare = match &mut self.history {
+            Some(history) if self.top == 0 => history.push(first),
+            _ => Some(first),
+        };
+        self.put_empty(self.bottom, spare, style);
+        self.rows[self.bottom].is_wrapped = is_wrapped;
+    }
+
+    /// Inserts an empty row, for which the memory of another one is used.
+    fn put_empty(&mut self, at: usize, spare: Option<Row>, style: Style) {
+        let mut row = spare.unwrap_or_default();
+        row.clear(self.cols, style);
+        self.rows.insert(at, row);
+    }
+
+    /// Removes a row, and inserts an empty one elsewhere.
+    pub(super) fn move_row(&mut self, from: usize, to: usize, style: Style) {
+        let spare = self.rows.remove(from);
+        self.put_empty(to, spare, style);
+    }
+
+    pub(super) fn clear_row(&mut self, at: usize, style: Style) {
+        let cols = self.cols;
+        if let Some(row) = self.rows.get_mut(at) {
+            row.clear(cols, style);
+        }
+    }
+
+    pub(super) fn next_tab(&self, from: usize) -> usize {
+        let next = (from + 1..self.cols).find(|column| self.tabs[*column]);
+        next.unwrap_or(self.cols - 1)
+    }
+
+    pub(super) fn previous_tab(&self, from: usize) -> usize {
+        let before = (0..from.min(self.cols)).rev();
+        before
+            .into_iter()
+            .find(|column| self.tabs[*column])
+            .unwrap_or(0)
+    }
+
+    /// Changes the size, as a terminal that does not rearrange wrapped lines: rows are taken from and added to the history so that
+    /// the row of the cursor stays.
+    pub(super) fn resize(&mut self, rows: usize, cols: usize) {
+        let style = Style::default();
+        for row in &mut self.rows {
+            row.cells.resize(cols, Cell::empty(style));
+            row.split_before(cols, style);
+        }
+        self.tabs
+            .extend((self.tabs.len()..cols).map(|column| column % 8 == 0));
+        self.tabs.truncate(cols);
+        self.cols = cols;
+        while self.rows.len() < rows {
+            let is_last = self.y + 1 == self.rows.len();
+            let history = self.history.as_mut().filter(|_| is_last);
+            let back = history.and_then(|history| {
+                let row = history.rows.pop_back()?;
+                history.cells -= row.cells.len();
+                history.count -= 1;
+                Some(row)
+            });
+            match back {
+                Some(mut row) => {
+                    row.cells.resize(cols, Cell::empty(style));
+                    row.split_before(cols, style);
+                    self.rows.push_front(row);
+                    self.y += 1;
+                }
+                None => self.rows.push_back(Row::new(cols, style)),
+            }
+        }
+        while self.rows.len() > rows {
+            if self.y + 1 < self.rows.len() {
+                self.rows.pop_back();
+                continue;
+            }
+            if let (Some(row), Some(history)) = (self.rows.pop_front(), &mut self.history) {
+                history.push(row);
+            }
+            self.y = self.y.saturating_sub(1);
+        }
+        self.x = self.x.min(cols - 1);
+        self.y = self.y.min(rows - 1);
+        self.saved.x = self.saved.x.min(cols - 1);
+        self.top = 0;
+        self.bottom = rows - 1;
+    }
+}
