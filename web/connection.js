@@ -57,7 +57,7 @@ const decode = (text) => Uint8Array.from(atob(text), (letter) => letter.charCode
  * - "ended": the server has closed the connection with `code` and `message`.
  */
 export class Connection {
-  #path; #isProcess; #handlers;
+  #path; #again; #isProcess; #handlers;
   #mode; #takeover = false; #size = { rows: 24, cols: 80 }; #sentSize = "";
   #socket; #open = false; #resumable = false; #attempts = 0; #timer; #since = 0; #stopped = false; #heard = 0; #generation = 0; #watchTimer;
   #cuts = 0; #carried = 0; #steadyTimer; #left = 0;
@@ -66,7 +66,7 @@ export class Connection {
   state = { name: "connecting" };
 
   constructor(path, { isProcess, viewer, handlers }) {
-    this.#path = path ?? this.#path;
+    this.#again = again;
     this.#isProcess = isProcess;
     this.#mode = viewer ? "viewer" : "writer";
     this.#handlers = handlers;
@@ -89,14 +89,14 @@ export class Connection {
     const sent = this.#open && this.#next === this.#kept.length && this.#socket.bufferedAmount === 0;
     if (this.#isProcess && (this.viewer || sent || !this.#resumable)) {
       this.#drop(1000);
-      return { left: Date.now(), offset: this.#offset, path: this.#path };
+      return { left: Date.now(), offset: this.#offset, again: this.#again };
     }
     if (!this.#resumable) return undefined;
     const kept = this.#kept.map((message) => typeof message === "string" ? { text: message } : { bytes: encode(message) });
-    return { resume: this.#resume, received: this.#received, confirmed: this.#confirmed, kept, offset: this.#offset, path: this.#path, sentSize: this.#sentSize, suspended: Date.now() };
+    return { resume: this.#resume, received: this.#received, confirmed: this.#confirmed, kept, offset: this.#offset, again: this.#again, sentSize: this.#sentSize, suspended: Date.now() };
   }
 
-  restore({ left, resume, received, confirmed, kept, offset, path, sentSize, suspended }) {
+  restore({ left, resume, received, confirmed, kept, offset, again, sentSize, suspended }) {
     this.#offset = offset;
     this.#path = path ?? this.#path;
     if (left) {
@@ -128,6 +128,7 @@ export class Connection {
     this.#attempts = this.#cuts = 0;
     this.#since = 0;
     this.#forget();
+    if (fromStart) this.#again = undefined;
     if (fromStart || !this.#isProcess) this.#offset = 0;
     this.#connect();
   }
@@ -259,7 +260,7 @@ export class Connection {
   }
 
   #url() {
-    const url = socketUrl(this.#path);
+    const url = socketUrl((this.#resume === "new" && this.#again) || this.#path);
     const query = url.searchParams;
     for (const key of ["token", "rows", "cols", "mode", "takeover", "since", "resume", "received", "notice", "replay", "lines"]) query.delete(key);
     if (this.viewer) query.set("mode", "viewer");
@@ -366,8 +367,8 @@ export class Connection {
     }
     let event;
     try { event = JSON.parse(data); } catch { return; }
-    // Another process may have the name when this page comes back.
-    if (event?.type === "process") this.#path = this.#path.replace(/by-name\/[^/?]+(\/attach)?/, `${event.process_id}/attach`);
+    // Another process may have the name when this page comes back on a new connection.
+    if (event?.type === "process") this.#again = this.#path.replace(/by-name\/[^/?]+(\/attach)?/, `${event.process_id}/attach`);
     if (event?.type === "screen" && Number.isSafeInteger(event.offset)) this.#offset = event.offset;
     if (event?.type === "gap" && Number.isSafeInteger(event.to)) this.#offset = event.to;
     if (event && typeof event === "object") this.#handlers.event(event);

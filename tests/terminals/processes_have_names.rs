@@ -299,3 +299,31 @@ fn the_command_attach_takes_a_name() {
         "sh says so"
     );
 }
+
+/// The bug: the page came back at the id of its process, where the server does not know the token of the connection. What it had
+/// sent was lost, and its own former connection was the writer that kept it away.
+#[test]
+fn a_connection_to_a_name_is_resumed_at_the_name() {
+    let (_server, address) = processes(&["--sessions", "cat"]);
+    let mut wire = Wire::connect(address, &format!("{WORK}?resume=new&notice=1"));
+    let (mut token, mut id) = (String::new(), String::new());
+    let mut received = 0;
+    while id.is_empty() {
+        let frame = wire.read_frame();
+        let event: Value = serde_json::from_slice(&frame.payload).expect("JSON");
+        if let Some(notice) = event.get("outrigger") {
+            token = notice["resume"].as_str().expect("a token").to_owned();
+            continue;
+        }
+        received += 1;
+        if event["type"] == "process" {
+            id = event["process_id"].as_str().expect("an id").to_owned();
+        }
+    }
+    wire.reset();
+    let path = format!("{WORK}?resume={token}&received={received}&notice=1");
+    let mut wire = Wire::open(address);
+    wire.send(&request(&path));
+    let head = wire.read_head();
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+}

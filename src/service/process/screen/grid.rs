@@ -1,5 +1,6 @@
 //! The cells of a screen: rows, and a buffer of rows with its cursor, margins and tab stops.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use super::ASCII;
@@ -83,38 +84,64 @@ impl Cell {
 }
 
 /// A row of cells.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Row {
+    /// The first cells. The others are like `fill`, so that erasing a row takes no time, whatever its length.
     pub(super) cells: Vec<Cell>,
+    fill: Cell,
     /// Whether it continues the row before it.
     pub(super) is_wrapped: bool,
 }
 
+impl Default for Row {
+    fn default() -> Self {
+        Self::new(Cell::empty(Style::default()))
+    }
+}
+
 impl Row {
-    pub(super) fn new(cols: usize, style: Style) -> Self {
+    fn new(fill: Cell) -> Self {
         Self {
-            cells: vec![Cell::empty(style); cols],
+            cells: Vec::new(),
+            fill,
             is_wrapped: false,
         }
     }
 
-    /// Makes a row empty.
-    fn clear(&mut self, cols: usize, style: Style) {
+    /// Makes all cells alike.
+    pub(super) fn clear(&mut self, fill: Cell) {
         self.cells.clear();
-        self.cells.resize(cols, Cell::empty(style));
+        self.fill = fill;
         self.is_wrapped = false;
     }
 
     /// The cells up to the last one that shows anything.
-    pub(super) fn shown(&self) -> &[Cell] {
+    pub(super) fn shown(&self, cols: usize) -> Cow<'_, [Cell]> {
+        if !self.fill.is_default() && self.cells.len() < cols {
+            let mut cells = self.cells.clone();
+            cells.resize(cols, self.fill);
+            return Cow::Owned(cells);
+        }
         let last = self.cells.iter().rposition(|cell| !cell.is_default());
-        &self.cells[..last.map_or(0, |last| last + 1)]
+        Cow::Borrowed(&self.cells[..last.map_or(0, |last| last + 1)])
+    }
+
+    /// Changes the number of columns. New ones are empty.
+    fn resize(&mut self, old: usize, new: usize) {
+        if !self.fill.is_default() {
+            self.cells.resize(old, self.fill);
+            self.fill = Cell::empty(Style::default());
+        }
+        self.cells.truncate(new);
+        if self.cells.len() == new {
+            self.split_before(new, Style::default());
+        }
     }
 
     /// Whether its first cell has a character with a width.
     pub(super) fn begins_with_text(&self) -> bool {
-        let first = self.cells.first();
-        first.is_some_and(|cell| !cell.content.is_empty() && cell.content.width() > 0)
+        let first = self.cells.first().unwrap_or(&self.fill);
+        !first.content.is_empty() && first.content.width() > 0
     }
 
     fn width_before(&self, at: usize) -> u8 {
@@ -244,12 +271,12 @@ impl History {
         if self.max_rows == 0 {
             return Some(row);
         }
-        let len = row.shown().len();
-        self.cells += len;
+        let last = row.cells.iter().rposition(|cell| *cell != row.fill);
         let kept = Row {
-            cells: row.cells[..len].to_vec(),
-            is_wrapped: row.is_wrapped,
+            cells: row.cells[..last.map_or(0, |last| last + 1)].to_vec(),
+            ..row
         };
+        self.cells += kept.cells.len();
         row.cells.clear();
         self.rows.push_back(kept);
         while self.rows.len() > self.max_rows || self.cells > self.max_cells {
@@ -280,9 +307,7 @@ fn default_tabs(cols: usize) -> Vec<bool> {
 impl Buffer {
     pub(super) fn new(rows: usize, cols: usize, history: Option<History>) -> Self {
         Self {
-            rows: (0..rows)
-                .map(|_| Row::new(cols, Style::default()))
-                .collect(),
+            rows: (0..rows).map(|_| Row::default()).collect(),
             cols,
             x: 0,
             y: 0,
@@ -309,9 +334,19 @@ impl Buffer {
         rows + self.tabs.len() + self.history.as_ref().map_or(0, History::held)
     }
 
+    /// The row of the cursor, with all its cells.
     pub(super) fn row(&mut self) -> &mut Row {
         // The cursor is always on the screen.
-        &mut self.rows[self.y]
+        let row = &mut self.rows[self.y];
+        row.cells.resize(self.cols, row.fill);
+        row
+    }
+
+    /// A cell, if the cursor's row has it.
+    pub(super) fn cell(&self, column: usize) -> Option<Cell> {
+        let row = &self.rows[self.y];
+        let cell = row.cells.get(column).copied();
+        cell.or((column < self.cols).then_some(row.fill))
     }
 
     /// Whether the tab stops are those of a new terminal.
@@ -321,34 +356,46 @@ impl Buffer {
 
     /// Scrolls the region up by a row. At the top of the screen, the row becomes history.
     pub(super) fn scroll(&mut self, style: Style, is_wrapped: bool) {
-        let Some(first) = self.rows.remove(self.top) else {
-            return;
-        };
-        let spare = match &mut self.history {
-            Some(history) if self.top == 0 => history.push(first),
-            _ => Some(first),
-        };
-        self.put_empty(self.bottom, spare, style);
+        if self.top > 0 {
+            self.shift(self.top, self.bottom, 1, true, style);
+        } else if let Some(first) = self.rows.pop_front() {
+            let spare = match &mut self.history {
+                Some(history) => history.push(first),
+                None => Some(first),
+            };
+            let mut row = spare.unwrap_or_default();
+            row.clear(Cell::empty(style));
+            self.rows.insert(self.bottom, row);
+        }
         self.rows[self.bottom].is_wrapped = is_wrapped;
     }
 
-    /// Inserts an empty row, for which the memory of another one is used.
-    fn put_empty(&mut self, at: usize, spare: Option<Row>, style: Style) {
-        let mut row = spare.unwrap_or_default();
-        row.clear(self.cols, style);
-        self.rows.insert(at, row);
-    }
-
-    /// Removes a row, and inserts an empty one elsewhere.
-    pub(super) fn move_row(&mut self, from: usize, to: usize, style: Style) {
-        let spare = self.rows.remove(from);
-        self.put_empty(to, spare, style);
+    /// Shifts the rows from `first` to `last` up or down. Empty rows take the places that get free.
+    pub(super) fn shift(
+        &mut self,
+        first: usize,
+        last: usize,
+        count: usize,
+        up: bool,
+        style: Style,
+    ) {
+        let rows = &mut self.rows.make_contiguous()[first..=last];
+        let count = count.min(rows.len());
+        let free = if up {
+            rows.rotate_left(count);
+            rows.len() - count..rows.len()
+        } else {
+            rows.rotate_right(count);
+            0..count
+        };
+        for row in &mut rows[free] {
+            row.clear(Cell::empty(style));
+        }
     }
 
     pub(super) fn clear_row(&mut self, at: usize, style: Style) {
-        let cols = self.cols;
         if let Some(row) = self.rows.get_mut(at) {
-            row.clear(cols, style);
+            row.clear(Cell::empty(style));
         }
     }
 
@@ -368,10 +415,9 @@ impl Buffer {
     /// Changes the size, as a terminal that does not rearrange wrapped lines: rows are taken from and added to the history so that
     /// the row of the cursor stays.
     pub(super) fn resize(&mut self, rows: usize, cols: usize) {
-        let style = Style::default();
+        let old = self.cols;
         for row in &mut self.rows {
-            row.cells.resize(cols, Cell::empty(style));
-            row.split_before(cols, style);
+            row.resize(old, cols);
         }
         self.tabs
             .extend((self.tabs.len()..cols).map(|column| column % 8 == 0));
@@ -388,12 +434,11 @@ impl Buffer {
             });
             match back {
                 Some(mut row) => {
-                    row.cells.resize(cols, Cell::empty(style));
-                    row.split_before(cols, style);
+                    row.resize(old, cols);
                     self.rows.push_front(row);
                     self.y += 1;
                 }
-                None => self.rows.push_back(Row::new(cols, style)),
+                None => self.rows.push_back(Row::default()),
             }
         }
         while self.rows.len() > rows {

@@ -66,7 +66,8 @@ impl Screen {
 
     fn text(&self, row: &Row) -> String {
         let mut text = String::new();
-        for cell in row.shown().iter().filter(|cell| !cell.is_second_half()) {
+        let cells = row.shown(self.buffer().cols);
+        for cell in cells.iter().filter(|cell| !cell.is_second_half()) {
             self.clusters.write(cell.content, &mut text);
         }
         text.truncate(text.trim_end_matches(' ').len());
@@ -76,7 +77,8 @@ impl Screen {
     fn ansi(&self, row: &Row) -> String {
         let mut text = String::new();
         let mut style = Style::default();
-        self.write_cells(row.shown(), &mut style, &mut text);
+        let cells = row.shown(self.buffer().cols);
+        self.write_cells(&cells, &mut style, &mut text);
         if style != Style::default() {
             text.push_str("\x1b[m");
         }
@@ -131,7 +133,7 @@ impl Screen {
         let mut rows = self.rows(buffer, above).peekable();
         out.push_str("\x1b[H");
         while let Some(row) = rows.next() {
-            let cells = row.shown();
+            let cells = row.shown(buffer.cols);
             for run in cells.chunk_by(|one, next| one.is_erased() && next == one) {
                 if !run[0].is_erased() {
                     self.write_cells(run, &mut style, out);
@@ -193,17 +195,16 @@ impl Screen {
         if self.modes.origin {
             out.push_str("\x1b[?6h");
         }
-        let cells = &buffer.rows[buffer.y].cells;
-        if let Some(column) = self.last_column() {
+        if let Some((column, cell)) = self.last_column() {
             self.write_modes(out);
             self.write_charsets(out);
             self.style.write(out);
             self.write_place(column, out);
             if self.modes.insert {
-                let _ = write!(out, "\x1b[{}P", cells[column].content.width());
+                let _ = write!(out, "\x1b[{}P", cell.content.width());
             }
             // A mark that follows belongs to this character, so nothing may come between them.
-            self.clusters.write(cells[column].content, out);
+            self.clusters.write(cell.content, out);
             return;
         }
         if self.has_restored_charset() {
@@ -211,14 +212,16 @@ impl Screen {
         }
         let is_behind = buffer.x >= buffer.cols;
         let mut column = buffer.x.min(buffer.cols - 1);
-        if is_behind && cells[column].is_second_half() {
+        let cell = |column| buffer.cell(column);
+        if is_behind && cell(column).is_some_and(|cell| cell.is_second_half()) {
             column = column.saturating_sub(1);
         }
         self.write_place(column, out);
         if is_behind {
             // Only a character in the last column puts the cursor behind it.
             let mut style = Style::default();
-            self.write_cells(&cells[column..], &mut style, out);
+            let last = cell(column);
+            self.write_cells(last.as_slice(), &mut style, out);
         }
         self.style.write(out);
         if !self.has_restored_charset() {
@@ -233,15 +236,15 @@ impl Screen {
     }
 
     /// The column of the last character, if it was the last output and can be written once more.
-    fn last_column(&self) -> Option<usize> {
+    fn last_column(&self) -> Option<(usize, Cell)> {
         let buffer = self.buffer();
         let width = self.last_width.filter(|width| *width > 0)?;
         let column = buffer.x.checked_sub(usize::from(width))?;
-        let cell = buffer.rows[buffer.y].cells.get(column)?;
+        let cell = buffer.cell(column)?;
         let is_plain = self.charsets.current == ASCII
             || matches!(cell.content.get(), Ok(character) if !character.is_ascii());
         let is_same = cell.content.width() == width && cell.style == self.style;
-        (is_same && is_plain && !cell.content.is_empty()).then_some(column)
+        (is_same && is_plain && !cell.content.is_empty()).then_some((column, cell))
     }
 
     fn write_place(&self, column: usize, out: &mut String) {
