@@ -327,3 +327,83 @@ fn a_connection_to_a_name_is_resumed_at_the_name() {
     let head = wire.read_head();
     assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
 }
+
+/// The bug: the holder of a link was told the id, went on at the id after a cut, and the link permits the path of the name only.
+#[cfg(feature = "client")]
+#[test]
+fn the_holder_of_a_link_to_a_name_comes_back_after_a_cut() {
+    use crate::common::cutter::Cutter;
+
+    let file = std::env::temp_dir().join(format!("outrigger-link-tokens-{}", std::process::id()));
+    std::fs::write(&file, "ada all aaaaaaaaaaaaaaaaaaaa\n").expect("a file");
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&file, private).expect("ours");
+    let path = file.display().to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
+    command.args(["processes", "--listen", "127.0.0.1:0", "--no-resume"]);
+    let server = Program::spawn(command.args(["--token-file", &path]));
+    let address = server.address();
+    let token = "a".repeat(20);
+    let body = json!({"command": "cat", "allocate_tty": true});
+    let (status, answer) = put(address, &format!("{WORK}?token={token}"), &body);
+    assert_eq!(status, 200, "{answer}");
+    let target = json!({"path": WORK, "ttl_s": 3600});
+    let links = format!("/.outrigger/links?token={token}");
+    let (status, link) = call(address, "POST", &links, Some(target));
+    assert_eq!(status, 200, "{link}");
+    let secret = link["token"].as_str().expect("a token");
+    let cutter = Cutter::start(Some(address), Vec::new());
+    let url = format!("ws://{}{WORK}?token={secret}", cutter.address);
+    let viewer = Command::new(env!("CARGO_BIN_EXE_outrigger"))
+        .args(["attach", "--viewer", &url])
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let viewers = |count: u64| {
+        eventually("the viewers are counted", || {
+            let (_, list) = call(address, "GET", &format!("/process?token={token}"), None);
+            list["processes"][0]["readers"] == count
+        });
+    };
+    viewers(1);
+    cutter.cut();
+    let mut writer = Wire::connect(address, &format!("{WORK}?token={token}"));
+    eventually("the viewer has tried again", || cutter.accepted() == 2);
+    writer.send_frame(BINARY, b"hello\n\x04");
+    read_until(&mut writer, "never");
+    let output = viewer.wait_with_output().expect("it ends");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    std::fs::remove_file(&file).expect("it is there");
+}
+
+/// The bug: the id was put below the first half of the path, so that it became a name, and the server started its command again.
+#[cfg(feature = "client")]
+#[test]
+fn a_client_of_the_name_by_name_comes_back_to_its_process() {
+    use crate::common::cutter::Cutter;
+
+    let (_server, address) = processes(&["--sessions", "cat", "--no-resume"]);
+    let cutter = Cutter::start(Some(address), Vec::new());
+    let url = format!("ws://{}/process/by-name/by-name/attach", cutter.address);
+    let mut client = Command::new(env!("CARGO_BIN_EXE_outrigger"))
+        .args(["attach", &url])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let known = || call(address, "GET", "/process", None).1["processes"].clone();
+    eventually("it is attached", || known()[0]["attached"] == true);
+    cutter.cut();
+    let errors = std::io::BufReader::new(client.stderr.take().expect("piped"));
+    let mut lines = std::io::BufRead::lines(errors).map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("connected again")));
+    let count = known().as_array().map(Vec::len);
+    drop(client.stdin.take());
+    client.kill().expect("it runs");
+    client.wait().expect("it ends");
+    assert_eq!(count, Some(1), "one process");
+}

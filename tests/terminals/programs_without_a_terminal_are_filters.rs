@@ -217,4 +217,38 @@ mod with_the_client {
         let (output, _, code) = attach(&url(&spawn(address, &script("cat; exit 4"))), Vec::new());
         assert_eq!((&*output, code), (&b""[..], Some(4)));
     }
+
+    /// The bug: the end of an empty input counted as input that may be lost, so that a client which only reads did not survive a cut.
+    #[test]
+    fn a_client_that_has_sent_no_byte_survives_a_cut() {
+        use crate::common::cutter::Cutter;
+        use crate::common::traces::eventually;
+
+        let server = Program::start(&["processes", "--no-resume"]);
+        let address = server.address();
+        let process = spawn(
+            address,
+            &script("cat; echo first; read x; sleep 1; echo last; exit 5"),
+        );
+        let cutter = Cutter::start(Some(address), Vec::new());
+        let url = format!("ws://{}{process}/attach", cutter.address);
+        let mut child = Command::new(env!("CARGO_BIN_EXE_outrigger"))
+            .args(["attach", &url])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let mut first = [0; 6];
+        let mut stdout = child.stdout.take().expect("piped");
+        stdout.read_exact(&mut first).expect("output");
+        cutter.cut();
+        eventually("the client has tried again or ended", || {
+            cutter.accepted() == 2 || child.try_wait().expect("ours").is_some()
+        });
+        let mut rest = String::new();
+        stdout.read_to_string(&mut rest).expect("UTF-8");
+        let status = child.wait().expect("it ends");
+        assert_eq!((status.code(), &*rest), (Some(5), "last\n"));
+    }
 }

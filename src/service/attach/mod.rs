@@ -136,8 +136,10 @@ pub(crate) struct Attach {
     /// Whether input for pipes was sent on the present connection. If the connection cannot be resumed, nobody knows how much
     /// of it the program has got.
     has_sent: bool,
-    /// Whether the end of the input of pipes was sent.
+    /// Whether the end of the input of pipes was sent on the present connection.
     has_ended_input: bool,
+    /// Whether output is missing.
+    has_gap: bool,
     /// The timer of the message that there may be no terminal.
     recognition: Option<TimerId>,
     /// Notices that keys have no effect.
@@ -177,6 +179,7 @@ impl Attach {
             },
             has_sent: false,
             has_ended_input: false,
+            has_gap: false,
             recognition: None,
             silence: SilenceWatch::default(),
             is_ignored: false,
@@ -198,6 +201,7 @@ impl Attach {
     /// Begins a connection. After the first one, it continues where the output ended.
     fn connect(&mut self, ctx: &mut Context) {
         let is_first = self.phase == Phase::Opening;
+        self.has_ended_input = false;
         let retry = self.config.retry.with_first(!is_first);
         let mut connect = self.config.connect.clone().with_retry(retry);
         let target = connect.target_mut();
@@ -503,7 +507,6 @@ impl Attach {
             if is_finished && !self.config.viewer && !self.has_ended_input {
                 let end = Control::Eof.to_json();
                 self.has_ended_input = ctx.try_send(client, Message::Text(&end)).is_ok();
-                self.has_sent |= self.has_ended_input;
             }
         }
     }
@@ -543,7 +546,10 @@ impl Attach {
             // Another process may have the name when the client comes back.
             AttachEvent::Process(id) => {
                 let target = self.config.connect.target_mut();
-                if let Some((base, _)) = target.path().rsplit_once("/by-name/")
+                let path = target.path();
+                let path = path.strip_suffix("/attach").unwrap_or(path);
+                let base = path.rsplit_once('/').map(|(base, _)| base);
+                if let Some(base) = base.and_then(|base| base.strip_suffix("/by-name"))
                     && let Ok(id) = Uuid::try_parse(&id)
                 {
                     target.set_path(format!("{base}/{id}/attach"));
@@ -567,6 +573,13 @@ impl Attach {
                 }
                 self.hold(ctx);
             }
+            // A script must not take a part of the output for all of it.
+            AttachEvent::Exit { .. } if self.has_gap && self.streams == Streams::Pipes => {
+                self.fail(
+                    ctx,
+                    "the program has ended, and a part of its output is missing",
+                );
+            }
             AttachEvent::Exit { code, signal } => {
                 let code = u8::try_from(code).unwrap_or(FAILED);
                 let message = signal.map_or(String::new(), |signal| {
@@ -575,6 +588,7 @@ impl Attach {
                 self.end(ctx, code, message, false);
             }
             AttachEvent::Gap { from, to } => {
+                self.has_gap = true;
                 if let Some(display) = &mut self.display {
                     display.skip_to(to);
                 }

@@ -284,12 +284,15 @@ impl Attachments {
         self.readers.len()
     }
 
-    /// Whether more output should be read from the program: not while the writer is behind by more than a message, and not
-    /// while there is no room for output that the program waits for.
+    /// Whether more output should be read from the program: not while the writer is behind by more than a message or by many changes
+    /// between the streams, and not while there is no room for output that the program waits for.
     pub(crate) fn wants_output(&self) -> bool {
         let has_room =
             !self.waits || (self.held() < self.output.capacity() && !self.is_fragmented());
-        self.behind() < self.batch() && has_room
+        let writer = self.writer.and_then(|writer| self.readers.get(&writer));
+        let writer_misses =
+            writer.is_some_and(|writer| self.output.is_fragmented_after(writer.next));
+        self.behind() < self.batch() && has_room && !writer_misses
     }
 
     /// Whether output would be dropped that the program waits for, because there are too many changes between the streams.
@@ -568,5 +571,69 @@ impl Reader {
             self.size = Some(size);
             out.tell(client, self.dialect, &AttachEvent::Size(size));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A writer that takes output, or none.
+    #[derive(Default)]
+    struct SlowWriter {
+        is_congested: bool,
+        received: u64,
+        gaps: Vec<(u64, u64)>,
+    }
+
+    impl ReaderOutput for SlowWriter {
+        fn is_congested(&self, _: ClientId) -> bool {
+            self.is_congested
+        }
+        fn greet(&mut self, _: ClientId, _: Dialect, _: &[AttachEvent], _: &str) {}
+        fn tell(&mut self, _: ClientId, _: Dialect, _: &AttachEvent) {}
+        fn output(&mut self, _: ClientId, _: Dialect, _: OutputStream, bytes: &[u8], _: u64) {
+            self.received += bytes.len() as u64;
+        }
+        fn screen(&mut self, _: ClientId, _: Dialect, _: String, _: u64) {}
+        fn gap(&mut self, _: ClientId, _: Dialect, from: u64, to: u64) {
+            self.gaps.push((from, to));
+        }
+        fn exit(&mut self, _: ClientId, _: Dialect, _: ProgramExit) {}
+        fn restart(&mut self, _: ClientId, _: Dialect) {}
+        fn cut_off(&mut self, _: ClientId) {}
+        fn close(&mut self, _: ClientId, _: CloseCode, _: &str) {}
+    }
+
+    /// The bug: a writer that was behind by few bytes lost output of a program that changed its stream with every byte.
+    #[test]
+    fn a_writer_misses_no_output_of_a_program_that_changes_its_stream_with_every_byte() {
+        let mut attachments = Attachments::new(1 << 20, Sharing::Shared, None);
+        let writer: ClientId = "c1".parse().expect("an id");
+        let mut out = SlowWriter {
+            is_congested: true,
+            ..SlowWriter::default()
+        };
+        let new = NewReader {
+            client: writer,
+            role: Role::Writer,
+            dialect: Dialect::Json,
+            replay: Replay::default(),
+            name: "nobody",
+            title: "",
+        };
+        attachments.attach(new, &mut out);
+        let streams = [OutputStream::Stdout, OutputStream::Stderr];
+        for stream in streams.into_iter().cycle().take(200_000) {
+            if !attachments.wants_output() {
+                break;
+            }
+            attachments.spare(1)[0] = b'x';
+            attachments.commit(stream, 1);
+            attachments.pump_all(&mut out);
+        }
+        out.is_congested = false;
+        attachments.pump_all(&mut out);
+        assert_eq!((out.received, &*out.gaps), (attachments.end(), &[][..]));
     }
 }

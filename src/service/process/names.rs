@@ -107,11 +107,11 @@ impl Names {
         self.entries.get(key)
     }
 
-    /// The process that has a name, unless it is being started.
+    /// The process that has a name. While its successor is being started, it is the exited one.
     pub(super) fn process(&self, key: &NameKey) -> Option<Uuid> {
         match self.entries.get(key)? {
             Named::Started(process) => Some(process.id),
-            Named::Starting { .. } => None,
+            Named::Starting { previous, .. } => previous.map(|process| process.id),
         }
     }
 
@@ -266,7 +266,7 @@ mod tests {
         names.begin(&key("a"), digest, Waiter::Caller(client("c1")));
         assert_eq!(names.started(&key("a"), old).len(), 1);
         names.begin(&key("a"), digest, Waiter::Caller(client("c2")));
-        assert_eq!(names.process(&key("a")), None);
+        assert_eq!(names.process(&key("a")), Some(old));
         assert_eq!(names.failed(&key("a")).len(), 1);
         assert_eq!(names.process(&key("a")), Some(old));
         names.begin(&key("a"), digest, Waiter::Caller(client("c3")));

@@ -736,11 +736,8 @@ impl Processes {
         let InputData { bytes, is_last } = data;
         let mut is_taken = false;
         self.programs.with(ctx, id, |program, ctx| {
-            is_taken = program.takes_input();
-            let is_open = program.push_input(ctx, &bytes);
-            // A program may close its input before it has read all of it.
-            is_taken &= is_open || is_last;
-            if is_last {
+            is_taken = program.takes_input() && program.push_input(ctx, &bytes);
+            if is_taken && is_last {
                 program.end_input(ctx);
             }
         });
@@ -820,7 +817,8 @@ impl Processes {
         {
             log_failed_resize(client, size, &error);
         }
-        if is_by_name {
+        // A link permits the path of the name only.
+        if is_by_name && ctx.link_target(client).is_none() {
             ContextOutput(ctx).tell(client, dialect, &AttachEvent::Process(id.to_string()));
         }
         let kind = (query.role, dialect);

@@ -93,6 +93,12 @@ impl Scrollback {
         self.runs.len() > MAX_RUNS - RESERVED_RUNS
     }
 
+    /// Whether so many changes between the two streams follow an offset that another one might drop output after it.
+    pub(crate) fn is_fragmented_after(&self, offset: u64) -> bool {
+        let sent = self.runs.partition_point(|run| run.end <= offset);
+        self.runs.len() - sent > MAX_RUNS - RESERVED_RUNS
+    }
+
     /// Makes room for `more` bytes beyond the capacity.
     pub(crate) fn grow(&mut self, more: usize) {
         let capacity = self.capacity + more;
