@@ -66,7 +66,7 @@ export class Connection {
   state = { name: "connecting" };
 
   constructor(path, { isProcess, viewer, handlers }) {
-    this.#again = again;
+    this.#path = path;
     this.#isProcess = isProcess;
     this.#mode = viewer ? "viewer" : "writer";
     this.#handlers = handlers;
@@ -98,7 +98,7 @@ export class Connection {
 
   restore({ left, resume, received, confirmed, kept, offset, again, sentSize, suspended }) {
     this.#offset = offset;
-    this.#path = path ?? this.#path;
+    this.#again = again;
     if (left) {
       // After a reload, the server may not have noticed yet that this page's last connection has ended.
       this.#takeover = !this.viewer && Date.now() - left < OWN_PLACE;

@@ -122,7 +122,7 @@ impl Display {
     /// Writes as much as standard output and standard error take.
     pub(super) fn write(&mut self) -> PipeState {
         if let Some(errors) = &mut self.errors {
-            // Whoever has closed standard error does not want it.
+            // If standard error is closed, its output is dropped, and the program goes on.
             errors.write();
         }
         self.writer.write()

@@ -133,6 +133,7 @@ pub(crate) struct Attachments {
     sharing: Sharing,
     /// The size of the program's terminal, if it has one.
     size: Option<TerminalSize>,
+    resizes: u64,
     /// The name of the writer's principal.
     writer_name: Option<String>,
     viewers: usize,
@@ -166,6 +167,7 @@ impl Attachments {
             writer: None,
             sharing,
             size,
+            resizes: 0,
             writer_name: None,
             viewers: 0,
             clients_version: 0,
@@ -194,6 +196,11 @@ impl Attachments {
             screen: screen.map(|(size, settings)| Box::new(Follower::new(size, settings))),
             ..self
         }
+    }
+
+    /// How often the terminal has got another size.
+    pub(crate) fn resizes(&self) -> u64 {
+        self.resizes
     }
 
     /// What the screen shows, with up to `above` rows above it.
@@ -420,6 +427,7 @@ impl Attachments {
     /// Sets the size of the terminal and tells the readers.
     pub(crate) fn resize(&mut self, size: TerminalSize, out: &mut impl ReaderOutput) {
         self.size = Some(size);
+        self.resizes += 1;
         if let Some(screen) = &mut self.screen {
             screen.resize(&self.output, size);
         }

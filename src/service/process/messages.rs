@@ -99,7 +99,7 @@ impl AttachRole {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AttachEvent {
-    /// The role of the client: `{"type":"role","role":"viewer"}`. It is the first message, but for [`AttachEvent::Process`].
+    /// The role of the client: `{"type":"role","role":"viewer"}`. It is the first message, or the second after [`AttachEvent::Process`].
     Role(AttachRole),
     /// The id of the process, for a client that has attached to a name: `{"type":"process","process_id":"..."}`. It comes before the
     /// role. A client that comes back attaches to the id, because another process may have the name by then.

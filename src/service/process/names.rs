@@ -19,8 +19,7 @@ use crate::{ClientId, Principal, Rejection};
 /// The maximum length of a name.
 const MAX_NAME: usize = 64;
 
-/// Entries whose processes have been removed are looked for when there are more than this many times as many names as
-/// processes.
+/// Stale names are removed when there are more than this many times as many names as processes.
 const STALE: usize = 2;
 
 /// A name with the principal that it belongs to.
@@ -37,12 +36,22 @@ pub(super) struct RequestDigest([u8; 32]);
 
 impl RequestDigest {
     pub(super) fn of(request: &RunRequest) -> Self {
+        let RunRequest {
+            command,
+            cwd,
+            env,
+            account,
+            terminal,
+            timeout,
+            stdin,
+        } = request;
         // The order of the members of a JSON object has no meaning.
-        let mut request = request.clone();
-        request.env.sort();
+        let mut env: Vec<_> = env.iter().collect();
+        env.sort();
         // It may be long, and printing it as numbers would take time.
-        let stdin = request.stdin.take().map(Sha256::digest);
-        Self(Sha256::digest(format!("{request:?} {stdin:?}")).into())
+        let stdin = stdin.as_ref().map(Sha256::digest);
+        let fields = (command, cwd, env, account, terminal, timeout, stdin);
+        Self(Sha256::digest(format!("{fields:?}")).into())
     }
 }
 
@@ -75,7 +84,7 @@ pub(super) struct NamedProcess {
 pub(super) enum Named {
     Starting {
         digest: RequestDigest,
-        /// The first one has queued the start.
+        /// In the order of arrival. The start is queued for the first one.
         waiters: Vec<Waiter>,
         /// The exited process that has the name again if the start fails.
         previous: Option<NamedProcess>,
@@ -172,8 +181,8 @@ impl Names {
         waiters
     }
 
-    /// Removes a waiter that is gone. Returns the next one, which has to queue the start if the first one has left. Without
-    /// another one, the start is not needed.
+    /// Removes a waiter that is gone. Returns the first of those that still wait: if the client that has queued the start has left,
+    /// this one queues it again. If nobody waits, the name is free again.
     pub(super) fn leave(&mut self, client: ClientId) -> Option<ClientId> {
         let key = self.waiting.remove(&client)?;
         let Some(Named::Starting { waiters, .. }) = self.entries.get_mut(&key) else {

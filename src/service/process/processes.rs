@@ -188,6 +188,8 @@ pub(super) struct AttachRequest {
 #[derive(Debug)]
 enum Accepted {
     Process(Uuid, AttachRequest),
+    /// The process of a name is being started.
+    Starting(NameKey, AttachRequest),
     /// The process of a name has to be started.
     Session(NameKey, RunRequest, AttachRequest),
     /// A page cannot see the status of a failed handshake. It is told why, and closed.
@@ -432,6 +434,7 @@ impl Processes {
         restart: bool,
     ) -> Result<Option<Response>, Rejection> {
         let digest = RequestDigest::of(&request);
+        ctx.spend(request.stdin.as_ref().map_or(0, Vec::len) / 200);
         let waiter = Waiter::Caller(caller);
         match self.names.get(key) {
             Some(Named::Starting { digest: other, .. }) => {
@@ -466,7 +469,9 @@ impl Processes {
             let id = self.find(ctx, client, which)?;
             return Ok(Accepted::Process(id, self.read_attach(id, request)?));
         };
-        let restart = switch(request, "restart")?;
+        // Only a writer starts anything.
+        let is_writer = AttachQuery::read(request)?.role == Role::Writer;
+        let restart = switch(request, "restart")? && is_writer;
         let found = self.find(ctx, client, which).ok();
         let is_over = |id| {
             let program = self.programs.get(id);
@@ -480,10 +485,8 @@ impl Processes {
             return Ok(Accepted::Process(id, attach));
         }
         let query = AttachQuery::read(request)?;
-        let command = match query.role {
-            Role::Writer => self.session_command(name, request)?,
-            Role::Viewer | Role::Listener => return Err(no_process()),
-        };
+        let key = self.key(ctx, client, name);
+        let is_starting = matches!(self.names.get(&key), Some(Named::Starting { .. }));
         let attach = AttachRequest {
             query,
             dialect: Dialect::of(request)?,
@@ -493,11 +496,15 @@ impl Processes {
             },
             is_by_name: true,
         };
-        let run = RunRequest::on_terminal(command, size_of(request)?);
-        let key = self.key(ctx, client, name);
-        if !matches!(self.names.get(&key), Some(Named::Starting { .. })) {
-            self.check_room(ctx)?;
+        if is_starting {
+            return Ok(Accepted::Starting(key, attach));
         }
+        if !is_writer {
+            return Err(no_process());
+        }
+        let command = self.session_command(name, request)?;
+        let run = RunRequest::on_terminal(command, size_of(request)?);
+        self.check_room(ctx)?;
         Ok(Accepted::Session(key, run, attach))
     }
 
@@ -523,7 +530,7 @@ impl Processes {
         }
     }
 
-    /// Starts the process of a name for a client that attaches, or waits for the start that another client has caused.
+    /// Starts the process of a name for a client that attaches.
     fn attach_to_session(
         &mut self,
         ctx: &mut Context,
@@ -535,9 +542,6 @@ impl Processes {
         // Input waits until the process runs.
         ctx.set_held(client, true);
         let waiter = Waiter::Attached(client, attach);
-        if matches!(self.names.get(key), Some(Named::Starting { .. })) {
-            return self.names.join(key, waiter);
-        }
         let digest = RequestDigest::of(&request);
         let purpose = Purpose::Name(key.clone());
         match self.enqueue(ctx, client, Start { request, purpose }) {
@@ -997,7 +1001,7 @@ impl Service for Processes {
         let is_page = request.header("origin").is_some();
         let dialect = Dialect::of(request)?;
         let accepted = match self.accept_attach(ctx, client, which, request) {
-            // The page of a process asks over HTTP why it was rejected. The answer depends on the caller if it gives a name.
+            // A page asks over HTTP why it was rejected. For a name, only the handshake knows: the answer depends on the caller.
             Err(rejection) if is_page && matches!(which, ProcessRef::Name(_)) => {
                 Accepted::Refused(dialect, rejection)
             }
@@ -1017,6 +1021,10 @@ impl Service for Processes {
     fn connected(&mut self, ctx: &mut Context, client: ClientId, _: &Request<'_>) {
         match self.accepted.take() {
             Some(Accepted::Process(id, attach)) => self.attach(ctx, id, client, attach),
+            Some(Accepted::Starting(key, attach)) => {
+                ctx.set_held(client, true);
+                self.names.join(&key, Waiter::Attached(client, attach));
+            }
             Some(Accepted::Session(key, request, attach)) => {
                 self.attach_to_session(ctx, client, &key, request, attach);
             }

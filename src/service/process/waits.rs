@@ -35,17 +35,18 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 const MAX_TEXT: usize = 4096;
 const MAX_REGEX: usize = 256;
 
-/// The maximum size of a compiled expression in bytes.
-const COMPILED: usize = 16 << 10;
+/// The maximum size of a compiled expression in bytes. Matching takes time in proportion to it and to the text.
+const COMPILED: usize = 2 << 10;
 
-/// The beginning of a screen that is searched, in bytes. It is more than the screens of people have.
+/// The beginning of a screen that is searched for a text and for an expression, in bytes. People's screens have fewer characters.
 const SEARCHED: usize = 32 << 10;
+const MATCHED: usize = 8 << 10;
 
-/// The work in one turn of the loop, in bytes that are compared with a character of a pattern. The next turn goes on.
-const WORK: usize = 2_000_000;
+/// The work in one turn of the loop, in microseconds. The next turn goes on.
+const WORK: usize = 2000;
 
-/// The work of laying out a screen.
-const LAYOUT: usize = 100_000;
+/// The work of laying out a screen, and of answering with it.
+const LAYOUT: usize = 200;
 
 pub(super) const WAIT: &Schema = &[
     ("idle_ms", FieldType::Number),
@@ -139,7 +140,9 @@ impl Wait {
     /// has ended, because nothing changes any more.
     fn check(&self, program: &Program, now: Time, shown: Option<&str>) -> Option<Reason> {
         let contains = |text: &String| shown.is_some_and(|shown| shown.contains(&**text));
-        let matches = |regex: &Regex| shown.is_some_and(|shown| regex.is_match(shown));
+        let matches = |regex: &Regex| {
+            shown.is_some_and(|shown| regex.is_match(&shown[..shown.floor_char_boundary(MATCHED)]))
+        };
         if self.text.as_ref().is_some_and(contains) {
             Some(Reason::Text)
         } else if self.regex.as_ref().is_some_and(matches) {
@@ -160,10 +163,13 @@ impl Wait {
         }
     }
 
-    /// The work of comparing a screen of this length.
+    /// The work of comparing a screen of this length: that of the most expensive expression.
     fn work(&self, length: usize) -> usize {
-        let pattern = self.regex.as_ref().map_or(0, |regex| regex.as_str().len());
-        length * (pattern + usize::from(self.text.is_some()))
+        match (&self.regex, &self.text) {
+            (Some(_), _) => 1 + length.min(MATCHED) / 4,
+            (None, Some(_)) => 1 + length / 1000,
+            (None, None) => 0,
+        }
     }
 
     fn searches(&self) -> bool {
@@ -176,9 +182,12 @@ impl Wait {
 struct Watched {
     id: Uuid,
     waits: Vec<(ClientId, Wait)>,
-    /// The end of the output that was looked at, and when.
+    /// The state of the output that was looked at, and when.
     seen: u64,
     seen_at: Time,
+    /// The calls of this round that were looked at, and the screen.
+    next: usize,
+    shown: Option<String>,
 }
 
 /// The calls that wait.
@@ -207,11 +216,11 @@ impl Waits {
         };
         let now = ctx.now();
         let shown = wait.searches().then(|| text(program));
-        ctx.spend((wait.work(shown.as_ref().map_or(0, String::len)) + LAYOUT) / LAYOUT);
+        ctx.spend(wait.work(shown.as_ref().map_or(0, String::len)) + LAYOUT);
         if let Some(reason) = wait.check(program, now, shown.as_deref()) {
             return answer(ctx, caller, program, reason);
         }
-        let seen = program.output_end();
+        let seen = version(program);
         self.callers.insert(caller, id);
         match self.watched.iter_mut().find(|watched| watched.id == id) {
             Some(watched) => watched.waits.push((caller, wait)),
@@ -220,6 +229,8 @@ impl Waits {
                 waits: vec![(caller, wait)],
                 seen,
                 seen_at: now,
+                next: 0,
+                shown: None,
             }),
         }
         self.arm(ctx, TICK);
@@ -237,7 +248,11 @@ impl Waits {
             return;
         };
         for watched in self.watched.iter_mut().filter(|watched| watched.id == id) {
-            watched.waits.retain(|(waiting, _)| *waiting != caller);
+            let waits = &mut watched.waits;
+            if let Some(at) = waits.iter().position(|(waiting, _)| *waiting == caller) {
+                waits.remove(at);
+                watched.next -= usize::from(at < watched.next);
+            }
         }
         self.watched.retain(|watched| !watched.waits.is_empty());
     }
@@ -264,11 +279,11 @@ impl Waits {
         self.timer = None;
         let mut work = 0;
         while let Some(watched) = self.watched.get_mut(self.next) {
+            watched.look(ctx, programs, &mut self.callers, &mut work);
             if work >= WORK {
                 self.arm(ctx, Duration::from_millis(1));
                 return true;
             }
-            work += watched.look(ctx, programs, &mut self.callers);
             self.next += 1;
         }
         self.next = 0;
@@ -281,58 +296,78 @@ impl Waits {
     pub(super) fn end(&mut self, ctx: &mut Context, programs: &mut Programs) {
         self.callers.clear();
         for watched in std::mem::take(&mut self.watched) {
-            let Some(program) = programs.get_mut(watched.id) else {
-                continue;
-            };
             for (caller, _) in watched.waits {
-                answer(ctx, caller, program, Reason::Stopping);
+                match programs.get_mut(watched.id) {
+                    Some(program) => answer(ctx, caller, program, Reason::Stopping),
+                    None => ctx.respond(caller, &Response::from(&no_process())),
+                }
             }
         }
     }
 }
 
 impl Watched {
-    /// Answers the calls whose conditions are true. Returns the work that this was.
+    /// Answers the calls whose conditions are true, until there was much work. Then the next call goes on.
     fn look(
         &mut self,
         ctx: &mut Context,
         programs: &mut Programs,
         callers: &mut IdMap<ClientId, Uuid>,
-    ) -> usize {
+        work: &mut usize,
+    ) {
         let now = ctx.now();
         let Some(program) = programs.get_mut(self.id) else {
             for (caller, _) in self.waits.drain(..) {
                 callers.remove(&caller);
                 ctx.respond(caller, &Response::from(&no_process()));
             }
-            return 0;
+            return;
         };
-        let is_new = program.output_end() != self.seen;
-        let is_due =
-            program.idle(now) >= REST || now.since(self.seen_at) >= BUSY || program.is_finished();
-        let mut work = self.waits.len();
-        let mut shown = None;
-        if is_new && is_due {
-            self.seen = program.output_end();
-            self.seen_at = now;
-            if self.waits.iter().any(|(_, wait)| wait.searches()) {
-                shown = Some(text(program));
-                work += LAYOUT;
+        if self.next == 0 {
+            self.begin_round(program, now, work);
+        }
+        let length = self.shown.as_ref().map_or(0, String::len);
+        while let Some((caller, wait)) = self.waits.get(self.next) {
+            if *work >= WORK {
+                return;
+            }
+            *work += wait.work(length);
+            match wait.check(program, now, self.shown.as_deref()) {
+                Some(reason) => {
+                    callers.remove(caller);
+                    *work += LAYOUT;
+                    answer(ctx, *caller, program, reason);
+                    self.waits.swap_remove(self.next);
+                }
+                None => self.next += 1,
             }
         }
-        let length = shown.as_ref().map_or(0, String::len);
-        self.waits.retain(|(caller, wait)| {
-            work += wait.work(length);
-            let Some(reason) = wait.check(program, now, shown.as_deref()) else {
-                return true;
-            };
-            callers.remove(caller);
-            work += LAYOUT;
-            answer(ctx, *caller, program, reason);
-            false
-        });
-        work
+        self.next = 0;
+        self.shown = None;
     }
+
+    /// Reads the screen, if it may have changed and is due.
+    fn begin_round(&mut self, program: &mut Program, now: Time, work: &mut usize) {
+        let is_new = version(program) != self.seen;
+        let is_due =
+            program.idle(now) >= REST || now.since(self.seen_at) >= BUSY || program.is_finished();
+        self.shown = None;
+        if is_new && is_due {
+            self.seen = version(program);
+            self.seen_at = now;
+            if self.waits.iter().any(|(_, wait)| wait.searches()) {
+                self.shown = Some(text(program));
+                *work += LAYOUT;
+            }
+        }
+    }
+}
+
+/// A number that changes with the screen.
+fn version(program: &mut Program) -> u64 {
+    let end = program.output_end();
+    let resizes = program.sink.attachments().map(|readers| readers.resizes());
+    end + resizes.unwrap_or_default()
 }
 
 /// The beginning of what a screen shows.

@@ -24,6 +24,13 @@ pub(super) struct Clusters {
 }
 
 impl Clusters {
+    /// Forgets all clusters, of which none is shown.
+    pub(super) fn clear(&mut self) {
+        self.texts.clear();
+        self.indexes.clear();
+        (self.refused, self.patience) = (0, 0);
+    }
+
     /// The memory in bytes.
     pub(super) fn held(&self) -> usize {
         self.texts.len() * 2 * (MAX_CLUSTER + size_of::<Box<str>>())

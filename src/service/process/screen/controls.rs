@@ -5,7 +5,6 @@ use super::grid::{self, Cell, Content};
 use super::modes::ASCII;
 use super::parser::{Csi, Params};
 use super::style::Style;
-use crate::sys::TerminalSize;
 
 /// The maximum length of a title in bytes.
 const MAX_TITLE: usize = 1000;
@@ -106,6 +105,7 @@ impl Screen {
 
     fn set_tab(&mut self) {
         let buffer = self.buffer_mut();
+        buffer.is_used = true;
         if let Some(tab) = buffer.tabs.get_mut(buffer.x) {
             *tab = true;
         }
@@ -181,14 +181,7 @@ impl Screen {
             (0, b'=') => self.modes.application_keypad = true,
             (0, b'>') => self.modes.application_keypad = false,
             (0, b'c') => {
-                let buffer = self.buffer();
-                let size = TerminalSize {
-                    rows: buffer.height() as u16,
-                    cols: buffer.cols as u16,
-                };
-                let title = std::mem::take(&mut self.title);
-                *self = Self::new(size, self.history_rows);
-                self.title = title;
+                self.reset();
             }
             (0, b'n' | b'}') => self.charsets.shift(2),
             (0, b'o' | b'|') => self.charsets.shift(3),
@@ -342,6 +335,7 @@ impl Screen {
 
     fn clear_tabs(&mut self, which: u32) {
         let buffer = self.buffer_mut();
+        buffer.is_used = true;
         match which {
             0 if buffer.x < buffer.cols => buffer.tabs[buffer.x] = false,
             3 => buffer.tabs.fill(false),

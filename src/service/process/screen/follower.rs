@@ -74,7 +74,7 @@ impl Follower {
 
     /// Lays out all output.
     pub(crate) fn lay_out(&mut self, output: &Scrollback) {
-        // Without this, output that is no longer kept would never be passed.
+        // Output that is no longer kept is skipped.
         let mut from = self.laid.max(output.start());
         if self.skimmer.is_plain && self.rest.is_empty() && self.screen.scrolls_as_a_whole() {
             from = self.skip(output, from);
@@ -99,7 +99,7 @@ impl Follower {
     /// Skips plain output that has scrolled out of the screen and its history. Returns the offset from which on output has to be
     /// laid out: the beginning of a line.
     fn skip(&mut self, output: &Scrollback, from: u64) -> u64 {
-        // So many lines scroll away what the screen shows now, and fill the history.
+        // After this many lines, nothing that the screen shows now is left on it or in the history.
         let needed = 2 * self.screen.height() + self.history + 2;
         let Some(cut) = line_start(output, from, needed) else {
             return from;

@@ -239,6 +239,8 @@ pub(super) struct Buffer {
     pub(super) bottom: usize,
     pub(super) saved: Saved,
     pub(super) tabs: Vec<bool>,
+    /// Whether anything was written, scrolled, erased or set since the last reset.
+    pub(super) is_used: bool,
     /// The rows that have scrolled out at the top. The alternate screen has none.
     pub(super) history: Option<History>,
 }
@@ -315,8 +317,33 @@ impl Buffer {
             bottom: rows - 1,
             saved: Saved::default(),
             tabs: default_tabs(cols),
+            is_used: true,
             history,
         }
+    }
+
+    /// Makes the buffer a new one.
+    pub(super) fn reset(&mut self) {
+        // The same again takes no time.
+        if !std::mem::take(&mut self.is_used) && self.has_default_margins() {
+            (self.x, self.y, self.saved) = (0, 0, Saved::default());
+            return;
+        }
+        self.rows
+            .iter_mut()
+            .for_each(|row| row.clear(Cell::empty(Style::default())));
+        if let Some(history) = &mut self.history {
+            history.clear();
+        }
+        if !self.has_default_tabs() {
+            self.tabs = default_tabs(self.cols);
+        }
+        (self.x, self.y, self.saved) = (0, 0, Saved::default());
+        (self.top, self.bottom) = (0, self.rows.len() - 1);
+    }
+
+    fn has_default_margins(&self) -> bool {
+        self.top == 0 && self.bottom + 1 == self.rows.len()
     }
 
     pub(super) fn height(&self) -> usize {
@@ -336,6 +363,7 @@ impl Buffer {
 
     /// The row of the cursor, with all its cells.
     pub(super) fn row(&mut self) -> &mut Row {
+        self.is_used = true;
         // The cursor is always on the screen.
         let row = &mut self.rows[self.y];
         row.cells.resize(self.cols, row.fill);
@@ -356,6 +384,7 @@ impl Buffer {
 
     /// Scrolls the region up by a row. At the top of the screen, the row becomes history.
     pub(super) fn scroll(&mut self, style: Style, is_wrapped: bool) {
+        self.is_used = true;
         if self.top > 0 {
             self.shift(self.top, self.bottom, 1, true, style);
         } else if let Some(first) = self.rows.pop_front() {
@@ -379,6 +408,7 @@ impl Buffer {
         up: bool,
         style: Style,
     ) {
+        self.is_used = true;
         let rows = &mut self.rows.make_contiguous()[first..=last];
         let count = count.min(rows.len());
         let free = if up {
@@ -394,6 +424,7 @@ impl Buffer {
     }
 
     pub(super) fn clear_row(&mut self, at: usize, style: Style) {
+        self.is_used = true;
         if let Some(row) = self.rows.get_mut(at) {
             row.clear(Cell::empty(style));
         }
@@ -415,6 +446,7 @@ impl Buffer {
     /// Changes the size, as a terminal that does not rearrange wrapped lines: rows are taken from and added to the history so that
     /// the row of the cursor stays.
     pub(super) fn resize(&mut self, rows: usize, cols: usize) {
+        self.is_used = true;
         let old = self.cols;
         for row in &mut self.rows {
             row.resize(old, cols);

@@ -58,7 +58,6 @@ pub(super) struct Screen {
     skipped: Option<Skipped>,
     /// The width of the last character, unless something else has followed it.
     last_width: Option<u8>,
-    history_rows: usize,
 }
 
 /// A size within the limits. A terminal has at least two columns, so that a wide character fits.
@@ -86,7 +85,6 @@ impl Screen {
             clusters: Clusters::default(),
             skipped: None,
             last_width: None,
-            history_rows,
         }
     }
 

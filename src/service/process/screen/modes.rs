@@ -152,6 +152,20 @@ impl Screen {
         }
     }
 
+    /// Makes the terminal a new one, but for its title. The memory is used again, because two bytes of output cause this.
+    pub(super) fn reset(&mut self) {
+        self.alternate = None;
+        self.alternate_saved = grid::Saved::default();
+        self.normal.reset();
+        self.style = Style::default();
+        self.charsets = Charsets::default();
+        self.modes = Modes::default();
+        self.mouse = Mouse::default();
+        self.is_cursor_hidden = false;
+        self.cursor_style = 0;
+        self.clusters.clear();
+    }
+
     pub(super) fn soft_reset(&mut self) {
         self.is_cursor_hidden = false;
         self.style = Style::default();

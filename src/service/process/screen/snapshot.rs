@@ -31,6 +31,9 @@ pub(crate) struct View {
     pub(crate) lines: Vec<String>,
 }
 
+/// The length in bytes from which on rows are left out of a snapshot. A screen of 50 x 200 colored cells has about a tenth of it.
+const MAX_SNAPSHOT: usize = 256 << 10;
+
 /// Returns a terminal to the state of a new one: the normal screen, no modes, no margins, and an empty screen.
 const RESET: &str = "\x1b[?1047l\x1b[!p\x1b[?1;45;66;9;1000;1002;1003;1004;1006;1016;2004l\x1b[?7;25h\x1b[4;20l\x1b>\x1b[m\x1b(B\
      \x1b)B\x1b*B\x1b+B\x0f\x1b[r\x1b[H\x1b[2J";
@@ -108,8 +111,17 @@ impl Screen {
         cell.content.width() > 0 && first.is_some_and(|first| width(first) == 0)
     }
 
-    /// The output with which another terminal shows the same, with up to `above` rows above the normal screen.
+    /// The output with which another terminal shows the same, with up to `above` rows above the normal screen. If it is too long, rows
+    /// are left out: first those above the screen, then the lower ones of screens of which each cell has a style of its own.
     pub(super) fn rebuild(&self, above: usize) -> String {
+        let mut out = self.rebuild_rows(above);
+        if out.len() > MAX_SNAPSHOT && above > 0 {
+            out = self.rebuild_rows(0);
+        }
+        out
+    }
+
+    fn rebuild_rows(&self, above: usize) -> String {
         let mut out = RESET.to_owned();
         self.write_buffer(&self.normal, above, &mut out);
         if let Some(alternate) = &self.alternate {
@@ -132,7 +144,11 @@ impl Screen {
         let mut style = Style::default();
         let mut rows = self.rows(buffer, above).peekable();
         out.push_str("\x1b[H");
+        let limit = out.len() + MAX_SNAPSHOT;
         while let Some(row) = rows.next() {
+            if out.len() > limit {
+                break;
+            }
             let cells = row.shown(buffer.cols);
             for run in cells.chunk_by(|one, next| one.is_erased() && next == one) {
                 if !run[0].is_erased() {
