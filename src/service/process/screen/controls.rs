@@ -345,7 +345,7 @@ impl Screen {
 
     /// Prints the last character again.
     fn repeat(&mut self, count: usize) {
-        let Some(last) = self.last_width else {
+        let Some(last) = self.last_width.filter(|last| *last > 0) else {
             return;
         };
         let buffer = self.buffer();

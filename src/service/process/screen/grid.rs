@@ -205,7 +205,7 @@ impl Row {
 }
 
 /// A saved cursor.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Saved {
     pub(super) x: usize,
     /// The row, counted from the first one of the history.

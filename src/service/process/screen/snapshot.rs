@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::grid::{Buffer, Cell, Row};
+use super::grid::{Buffer, Cell, Row, Saved};
 use super::parser::Skipped;
 use super::style::Style;
 use super::width::width;
@@ -123,6 +123,11 @@ impl Screen {
 
     fn rebuild_rows(&self, above: usize) -> String {
         let mut out = RESET.to_owned();
+        if self.alternate.is_none() && self.alternate_saved != Saved::default() {
+            out.push_str("\x1b[?47h");
+            write_saved(&self.alternate_saved, &self.normal, 0, &mut out);
+            out.push_str("\x1b[?47l");
+        }
         self.write_buffer(&self.normal, above, &mut out);
         if let Some(alternate) = &self.alternate {
             out.push_str("\x1b[?47h");
@@ -189,19 +194,7 @@ impl Screen {
                 let _ = write!(out, "\x1b[{}G\x1bH", column + 1);
             }
         }
-        let saved = &buffer.saved;
-        let row = saved
-            .y
-            .saturating_sub(buffer.base())
-            .min(buffer.height() - 1);
-        let _ = write!(
-            out,
-            "\x1b[{};{}H",
-            row + 1,
-            saved.x.min(buffer.cols - 1) + 1
-        );
-        saved.style.write(out);
-        let _ = write!(out, "\x1b({}\x1b7\x1b(B\x1b[m", char::from(saved.charset));
+        write_saved(&buffer.saved, buffer, buffer.base(), out);
         let _ = write!(out, "\x1b[{};{}r", buffer.top + 1, buffer.bottom + 1);
     }
 
@@ -317,4 +310,13 @@ impl Screen {
             let _ = write!(out, "\x1b]2;{}\x07", self.title);
         }
     }
+}
+
+/// Saves a cursor. `base` is the number of rows above the screen.
+fn write_saved(saved: &Saved, buffer: &Buffer, base: usize, out: &mut String) {
+    let row = saved.y.saturating_sub(base).min(buffer.height() - 1);
+    let column = saved.x.min(buffer.cols - 1);
+    let _ = write!(out, "\x1b[{};{}H", row + 1, column + 1);
+    saved.style.write(out);
+    let _ = write!(out, "\x1b({}\x1b7\x1b(B\x1b[m", char::from(saved.charset));
 }
