@@ -28,8 +28,8 @@ outlives its client. Its output is read and kept while no client is attached.
                               \"rows\",\"cols\",\"timeout_sec\",\"stdin_b64\"}
   POST /process/exec          the same; answers when the process has exited, with all of its output
   GET  /process               all processes; ?usage=1 adds their use of processor and memory
-  PUT  /process/by-name/NAME  the same as spawn, once: answers with the process that has the name;
-                              ?restart=1 replaces one that has exited. The other calls take
+  PUT  /process/by-name/NAME  starts a process as spawn does, unless one has the name; answers with the
+                              process. ?restart=1 replaces one that has exited. The other calls take
                               by-name/NAME instead of ID
   DELETE /process/ID          forgets a process that has exited, with its name
   GET  /process/ID/status     its state, exit code, and use of processor and memory
@@ -172,7 +172,7 @@ const PROCESSES_FLAGS: &[Flag] = &[
     Flag {
         name: "sessions",
         takes: Takes::Many("COMMAND"),
-        help: "the same for every name. A client chooses one of several with ?command=COMMAND; the default is the first one",
+        help: "command that a client may start by attaching to any name. A client chooses one of several with ?command=COMMAND; the default is the first one",
         set: |settings, value| {
             SessionCommand::parse(None, value)
                 .map(|session| settings.processes.sessions.push(session))
