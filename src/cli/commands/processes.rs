@@ -28,9 +28,9 @@ outlives its client. Its output is read and kept while no client is attached.
                               \"rows\",\"cols\",\"timeout_sec\",\"stdin_b64\"}
   POST /process/exec          the same; answers when the process has exited, with all of its output
   GET  /process               all processes; ?usage=1 adds their use of processor and memory
-  PUT  /process/by-name/NAME  starts a process as spawn does, unless one has the name; answers with the
-                              process. ?restart=1 replaces one that has exited. The other calls take
-                              by-name/NAME instead of ID
+  PUT  /process/by-name/NAME  starts a process as spawn does, unless one has the name; answers with
+                              the process. ?restart=1 replaces one that has exited. The other
+                              calls take by-name/NAME instead of ID
   DELETE /process/ID          forgets a process that has exited, with its name
   GET  /process/ID/status     its state, exit code, and use of processor and memory
   POST /process/ID/stdin      {\"data_b64\",\"eof\"}; \"eof\":true ends it
