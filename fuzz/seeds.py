@@ -227,6 +227,9 @@ def mcp():
 
 
 write("mcp", mcp())
+# Two sessions that share a process, which is ready: calls, answers, and what follows an exit.
+ready = bytes([0, 0, 0, 0, 15, 0, 8, 0])
+write("mcp_sessions", [bytes([who]) + ready + bytes([2, 0, 2, 1, 8, 0, 8, 1, 16, 0, 15, 0]) for who in (0, 1)])
 write("router", routes())
 write("handshake", handshakes())
 write("frame_header", headers())

@@ -18,6 +18,7 @@
 //! | [`framing`] | a stream of framed messages | the messages are those of a naive decoder, for any cuts |
 //! | [`mcp`] | a request to an MCP endpoint, and tools | what is accepted agrees with its head; messages keep all but their ids |
 //! | [`screen`] | the output of a program on a terminal | the screen depends neither on how the output is split nor on when it is laid out; no panic |
+//! | [`mcp_sessions`] | operations of sessions that share a process, and of the process | every message reaches only its session; each request is answered once; tables stay bounded |
 //! | [`attachments`], [`control`], [`process_calls`] | requests to processes | no panic; limits hold |
 
 #[cfg(feature = "server")]
@@ -34,6 +35,8 @@ mod deflate;
 mod framing;
 #[cfg(feature = "mcp")]
 mod mcp;
+#[cfg(feature = "mcp")]
+mod mcp_sessions;
 #[cfg(feature = "server")]
 mod process;
 pub(crate) mod protocol;
@@ -54,6 +57,8 @@ pub use deflate::deflate;
 pub use framing::{envelope, framing};
 #[cfg(feature = "mcp")]
 pub use mcp::mcp;
+#[cfg(feature = "mcp")]
+pub use mcp_sessions::mcp_sessions;
 #[cfg(feature = "server")]
 pub use process::{attachments, control, process_calls};
 pub use protocol::{frame_header, handshake, proxy_header};

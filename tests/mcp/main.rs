@@ -4,5 +4,6 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-#[cfg(feature = "mcp")]
+mod client;
 mod mcp_servers_are_reached_over_http;
+mod sessions_share_a_process;

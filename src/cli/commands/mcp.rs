@@ -2,9 +2,9 @@
 
 use super::super::flags::shared::{INITIALIZE_TIMEOUT, ON_FAILURE, REQUEST_TIMEOUT, RESTART_LIMIT};
 use super::super::flags::{Flag, Takes, put, samples};
-use super::super::values::{duration, number, size};
+use super::super::values::{choice, duration, number, size};
 use super::{Command, ProgramArg, Serves};
-use crate::service::{Mcp, McpConfig};
+use crate::service::{Mcp, McpConfig, McpShare};
 
 pub(crate) static MCP: Command = Command {
     name: "mcp",
@@ -13,7 +13,7 @@ pub(crate) static MCP: Command = Command {
     brief: Some(
         "\
 Puts an MCP server that speaks on its standard streams on the network, over Streamable HTTP.
-Clients of revision 2026-07-28 share one process, and each earlier session has its own.",
+Clients of revision 2026-07-28 share one process. Earlier sessions have their own, or share with --share.",
     ),
     about: "\
 Serves PROGRAM, a server of the Model Context Protocol (MCP) on its standard streams, at
@@ -21,7 +21,8 @@ http://127.0.0.1:7070/mcp. MCP clients connect with Streamable HTTP, or with Web
 path.
 
 Requests of revision 2026-07-28 share a pool of processes. With the revisions 2025-03-26, 2025-06-18
-and 2025-11-25, each session has a process of its own, which ends with the session. A client of a
+and 2025-11-25, each session has a process of its own, which ends with the session, or sessions share
+processes (--share). A client of a
 session whose connection was cut can come back and gets the events that it has missed, up to
 --replay. With 2026-07-28, a closed connection cancels its request.
 ",
@@ -29,6 +30,10 @@ session whose connection was cut can come back and gets the events that it has m
         (
             "serve the example server at http://127.0.0.1:7070/mcp",
             "outrigger mcp -- outrigger example-mcp",
+        ),
+        (
+            "start the server once for all sessions of a person",
+            "outrigger mcp --share principal -- outrigger example-mcp",
         ),
         (
             "use four processes, and accept the tokens of a file",
@@ -83,6 +88,35 @@ const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
+        name: "share",
+        takes: Takes::One("WHO"),
+        words: &["none", "principal", "all"],
+        default: Some("none"),
+        help: "which sessions share a process: none; those of one principal; or all. Clients with other revisions or capabilities use another process. Use none for a server that keeps something for its client, such as a browser",
+        brief: Some("which sessions share a process"),
+        set: |settings, value| {
+            let words = [
+                ("none", McpShare::None),
+                ("principal", McpShare::Principal),
+                ("all", McpShare::All),
+            ];
+            put(&mut settings.mcp.share, choice(value, words))
+        },
+        rejects: &["everybody"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "process-idle",
+        takes: Takes::One("TIME"),
+        default: Some("10m"),
+        help: "stop a process that sessions share if no request, question or subscription needs it for this time; it starts again when it is needed",
+        set: |settings, value| {
+            settings.mcp.process_idle = duration(value)?;
+            Ok(())
+        },
+        ..Flag::BASE
+    },
+    Flag {
         name: "session-idle",
         takes: Takes::One("TIME"),
         default: Some("30m"),
@@ -98,7 +132,7 @@ const FLAGS: &[Flag] = &[
         name: "max-sessions",
         takes: Takes::One("N"),
         default: Some("256"),
-        help: "maximum sessions and WebSocket clients, each of which has a process; more get 503",
+        help: "maximum sessions, WebSocket clients and processes that sessions share; more get 503",
         brief: Some("maximum sessions"),
         set: |settings, value| put(&mut settings.mcp.max_sessions, number(value, COUNT)),
         accepts: samples(&["1"]),

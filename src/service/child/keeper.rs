@@ -223,6 +223,12 @@ impl<P> Keeper<P> {
         }
     }
 
+    /// Whether the start is queued in the loop.
+    #[cfg(feature = "mcp")]
+    pub(crate) fn is_queued(&self) -> bool {
+        matches!(self.state, State::Queued)
+    }
+
     /// Whether the owner must start the program now, because its start was queued. It is queued no more.
     pub(crate) fn begin(&mut self) -> bool {
         let is_queued = matches!(self.state, State::Queued);

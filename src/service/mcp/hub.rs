@@ -154,6 +154,8 @@ pub(super) struct Counts {
     pub(super) replayed: u64,
     /// Messages of processes that have no recipient.
     pub(super) dropped: u64,
+    /// Requests of processes that are for no session.
+    pub(super) refused: u64,
 }
 
 /// What the pool and the sessions share.

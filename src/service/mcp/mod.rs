@@ -13,6 +13,7 @@ mod reply;
 mod request;
 mod service;
 mod session;
+mod shared;
 
 pub use self::service::Mcp;
 
@@ -35,6 +36,20 @@ const FIRST_PRIMED: &str = "2025-11-25";
 /// Whether streams for clients of this revision begin with an event without data.
 fn takes_priming(version: &str) -> bool {
     version >= FIRST_PRIMED
+}
+
+/// Which sessions of the revisions before 2026-07-28 share a process. Sessions of clients with different revisions or capabilities
+/// never do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum McpShare {
+    /// None: each session has a process of its own. For servers that keep something for their client, such as a browser.
+    #[default]
+    None,
+    /// Those of one principal.
+    Principal,
+    /// All.
+    All,
 }
 
 /// The settings of [`Mcp`].
@@ -64,6 +79,11 @@ pub struct McpConfig {
     pub initialize_timeout: Option<Duration>,
     /// How long a request may wait for its answer. `None` is no limit.
     pub request_timeout: Option<Duration>,
+    /// Which sessions share a process.
+    pub share: McpShare,
+    /// How long a process that sessions share may be unused before it is stopped. It is started again when it is needed. `None` is no
+    /// limit.
+    pub process_idle: Option<Duration>,
     /// How long a session may be unused before it ends. `None` is no limit.
     pub session_idle: Option<Duration>,
     /// The maximum number of sessions.
@@ -97,6 +117,8 @@ impl McpConfig {
             restart_limit: RestartLimit::default(),
             initialize_timeout: Some(Duration::from_secs(30)),
             request_timeout: None,
+            share: McpShare::None,
+            process_idle: Some(Duration::from_secs(10 * 60)),
             session_idle: Some(Duration::from_secs(30 * 60)),
             max_sessions: 256,
             max_sessions_each: None,
@@ -118,6 +140,7 @@ pub(crate) mod fuzzed {
     use super::http_error::HttpError;
     use super::pool::with_subscription;
     use super::request::Post;
+    pub(crate) use super::shared::{Incoming, Multiplexer, Output, Who};
     pub(crate) use super::{headers::Tools, reply::EventId};
 
     /// Whether a POST is a valid request of revision 2026-07-28.

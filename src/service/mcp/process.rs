@@ -74,9 +74,15 @@ impl Process {
 
     /// Queues a message, unless more than [`MAX_UNREAD`] bytes wait already.
     pub(super) fn send(&mut self, ctx: &mut Context, text: &str) {
-        if let Some(stdin) = self.child.stdin()
-            && stdin.queued() <= MAX_UNREAD
-        {
+        let stdin = self.child.stdin();
+        if stdin.is_some_and(|stdin| stdin.queued() <= MAX_UNREAD) {
+            self.send_always(ctx, text);
+        }
+    }
+
+    /// Queues a message. What is sent in this way is bounded by its sender.
+    pub(super) fn send_always(&mut self, ctx: &mut Context, text: &str) {
+        if let Some(stdin) = self.child.stdin() {
             stdin.append(ctx, |queue| push_line(queue, &[text]));
         }
     }

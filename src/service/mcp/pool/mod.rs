@@ -369,6 +369,11 @@ impl Pool {
         }
     }
 
+    /// Whether the start of a process is queued.
+    pub(super) fn has_queued(&self) -> bool {
+        self.slots.iter().any(|slot| slot.program.is_queued())
+    }
+
     /// Starts the next of the processes whose starts are queued.
     pub(super) fn start_next(&mut self, ctx: &mut Context, hub: &mut Hub) -> Option<PoolChange> {
         let mut slots = self.slots.iter_mut();

@@ -6,6 +6,7 @@ use super::processes::{Owner, short};
 use super::{Mcp, SHUTTING_DOWN, is_waiting, may_begin};
 use crate::log_event::{log_event, word};
 use crate::service::jsonrpc::{Envelope, MessageKind, code};
+use crate::service::mcp::McpShare;
 use crate::service::mcp::headers::sole_header;
 use crate::service::mcp::http_error::HttpError;
 use crate::service::mcp::hub::too_many;
@@ -14,7 +15,7 @@ use crate::service::mcp::reply::{EventId, Reply, accepted};
 use crate::service::mcp::request::{
     Accepts, Post, check_media_types, check_version, is_stateless, read_post,
 };
-use crate::service::mcp::session::Session;
+use crate::service::mcp::session::{Session, Upstream};
 use crate::sys::random_uuid;
 use crate::{ClientId, Context, Principal, Request, Response, StatusCode};
 
@@ -182,6 +183,10 @@ impl Mcp {
             .sessions
             .take(&principal, 1)
             .map_err(|full| too_many("sessions", full).with_id(request))?;
+        if self.config.share != McpShare::None {
+            let joined = self.join(ctx, caller, envelope, reply, &principal);
+            return joined.map_err(|error| error.with_id(request));
+        }
         let starting = StartingSession {
             principal,
             text: envelope.text.into(),
@@ -191,6 +196,46 @@ impl Mcp {
         self.starting.insert(caller, starting);
         ctx.queue_start(caller);
         Ok(())
+    }
+
+    /// Begins a session with a seat at a shared process.
+    fn join(
+        &mut self,
+        ctx: &mut Context,
+        caller: ClientId,
+        envelope: &Envelope<'_>,
+        reply: Reply,
+        principal: &Principal,
+    ) -> Result<(), HttpError> {
+        let id = random_uuid();
+        let sessions = &mut self.hub.sessions;
+        let mut is_full = false;
+        let may_add = || {
+            let taken = sessions.take(principal, 1);
+            is_full = taken.is_err();
+            taken.map_err(|full| too_many("sessions", full))
+        };
+        let joined = self
+            .shared
+            .join(id, principal, envelope, ctx.now(), may_add);
+        match joined {
+            Ok(seat) => {
+                self.add_session(ctx, caller, id, principal, Upstream::Shared(seat));
+                let reply = reply.with_session(id.to_string());
+                let sent = self.send_in_session(ctx, caller, id, envelope, reply);
+                if sent.is_err() {
+                    self.end_session(ctx, id, "its first request was rejected");
+                }
+                sent
+            }
+            Err(error) => {
+                self.hub.sessions.give_back(principal, 1);
+                if is_full {
+                    self.remove_unused_server(ctx);
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Starts the process of a session, and answers the caller if that fails.
@@ -233,19 +278,10 @@ impl Mcp {
             }
         };
         self.hub.counts.processes += 1;
-        self.hub.counts.sessions += 1;
         let id = random_uuid();
-        log_event!(
-            Info,
-            session = short(id),
-            "began",
-            client = word(&caller),
-            principal = word(&principal),
-        );
-        let session = Session::new(id, principal, process, self.config.replay, ctx.now());
-        self.sessions.insert(id, session);
+        let process = Upstream::Own(Some(Box::new(process)));
+        self.add_session(ctx, caller, id, &principal, process);
         self.note_start(Owner::Session(id));
-        self.begin_sweep(ctx);
         let reply = reply.with_session(id.to_string());
         let sent = self.send_in_session(ctx, caller, id, envelope, reply);
         if let Some(&call) = self.hub.callers.get(&caller) {
@@ -257,6 +293,28 @@ impl Mcp {
             self.end_session(ctx, id, "its first request was rejected");
         }
         sent
+    }
+
+    fn add_session(
+        &mut self,
+        ctx: &mut Context,
+        caller: ClientId,
+        id: Uuid,
+        principal: &Principal,
+        upstream: Upstream,
+    ) {
+        self.hub.counts.sessions += 1;
+        log_event!(
+            Info,
+            session = short(id),
+            "began",
+            client = word(&caller),
+            principal = word(principal),
+        );
+        let principal = principal.clone();
+        let session = Session::new(id, principal, upstream, self.config.replay, ctx.now());
+        self.sessions.insert(id, session);
+        self.begin_sweep(ctx);
     }
 
     /// Passes a message on to the process of a session.
@@ -273,13 +331,30 @@ impl Mcp {
             .get_mut(&id)
             .ok_or_else(HttpError::no_session)?;
         session.touch(ctx.now());
-        if !matches!(envelope.kind, MessageKind::Request { .. }) {
-            session.notify(ctx, &mut self.hub, envelope)?;
+        let is_request = matches!(envelope.kind, MessageKind::Request { .. });
+        let is_behind = match session.seat() {
+            None => session.is_behind(),
+            Some(seat) => {
+                let server = self.shared.get_mut(seat.server);
+                server.is_none_or(|server| server.is_behind(envelope.text.len()))
+            }
+        };
+        if is_behind {
+            let id = envelope.id().filter(|_| is_request);
+            let error = HttpError::not_reading();
+            return Err(id.map_or(error.clone(), |id| error.with_id(id)));
+        }
+        if !is_request {
+            self.pass_on(ctx, id, envelope);
+            if let Some(session) = self.sessions.get_mut(&id) {
+                session.notify(ctx, &mut self.hub, envelope);
+            }
             ctx.respond(caller, &accepted());
             return Ok(());
         }
-        let call = session.request(ctx, &mut self.hub, envelope, reply);
-        if let Some(call) = call? {
+        let call = session.request(&mut self.hub, envelope, reply)?;
+        self.pass_on(ctx, id, envelope);
+        if let Some(call) = call {
             let (pool, sessions) = (&self.pool, &self.sessions);
             let may_begin = |call| may_begin(pool, sessions, call);
             let is_waiting = |call| is_waiting(pool, sessions, call);

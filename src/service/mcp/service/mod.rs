@@ -12,6 +12,7 @@ use super::hub::{Call, Hub};
 use super::pool::{Pool, Support};
 use super::request::is_stateless;
 use super::session::Session;
+use super::shared::SharedServers;
 use crate::service::AgentPerClient;
 use crate::service::agent::{AgentConfig, AgentProtocol};
 use crate::service::child::{ChildIndex, ChildInput, process_metrics};
@@ -45,6 +46,7 @@ pub struct Mcp {
     /// The sessions whose processes are not started yet, by the callers of `initialize`.
     starting: IdMap<ClientId, StartingSession>,
     sessions: IdMap<Uuid, Session>,
+    shared: SharedServers,
     stopping: IdMap<u64, StoppingProcess>,
     last_stopping: u64,
     /// Finds the owner of a process by an event of the process.
@@ -72,6 +74,7 @@ impl Mcp {
             pool: Pool::new(&config),
             starting: IdMap::default(),
             sessions: IdMap::default(),
+            shared: SharedServers::new(&config),
             stopping: IdMap::default(),
             last_stopping: 0,
             index: ChildIndex::default(),
@@ -171,8 +174,11 @@ impl Service for Mcp {
 
     fn start_program(&mut self, ctx: &mut Context, client: Option<ClientId>) {
         let Some(client) = client else {
-            let change = self.pool.start_next(ctx, &mut self.hub);
-            return self.apply(change);
+            if self.pool.has_queued() {
+                let change = self.pool.start_next(ctx, &mut self.hub);
+                return self.apply(change);
+            }
+            return self.start_next_server(ctx);
         };
         match self.starting.remove(&client) {
             Some(starting) => self.start_session(ctx, client, starting),
@@ -279,12 +285,8 @@ impl Service for Mcp {
         if let Some(due) = due {
             for call in due {
                 match call {
-                    Call::Pool(id) => pool.time_out(ctx, hub, id),
-                    Call::Session(id, stream) => {
-                        if let Some(session) = sessions.get_mut(&id) {
-                            session.time_out(ctx, hub, stream);
-                        }
-                    }
+                    Call::Pool(id) => self.pool.time_out(ctx, &mut self.hub, id),
+                    Call::Session(id, stream) => self.time_out(ctx, id, stream),
                 }
             }
             return;
@@ -320,6 +322,9 @@ impl Service for Mcp {
             }
             return;
         }
+        if self.handle_shared_timer(ctx, timer) {
+            return;
+        }
         let input = ChildInput::Timer(timer);
         match self.index.find(input) {
             Some(owner) => self.handle_process(ctx, owner, input),
@@ -346,6 +351,7 @@ impl Service for Mcp {
             "websockets": self.websocket_clients.len(),
             "pending_requests": self.pending(),
             "kept_bytes": self.hub.bytes.used(),
+            "shared": self.shared.process_count(),
             "processes": self.process_count(),
         }))
     }
@@ -401,8 +407,13 @@ impl Service for Mcp {
                 counts.dropped,
             ),
             (
+                "outrigger_mcp_refused_total",
+                "Requests from MCP servers that are for no client, or for no single one.",
+                counts.refused,
+            ),
+            (
                 "outrigger_mcp_restarts_total",
-                "Restarts of processes of the pool.",
+                "Restarts of processes of the pool and of shared processes.",
                 counts.restarts,
             ),
         ] {
@@ -423,6 +434,7 @@ impl Service for Mcp {
         for id in sessions {
             self.end_session(ctx, id, "server shutting down");
         }
+        self.stop_servers(ctx);
         self.pool.stop(ctx);
         self.pool
             .slots()

@@ -8,10 +8,12 @@ use uuid::Uuid;
 use super::Mcp;
 use crate::log_event::{Field, log_event};
 use crate::service::child::{ChildEvent, ChildInput};
+use crate::service::jsonrpc::Envelope;
 use crate::service::mcp::pool::{PoolChange, Support};
 use crate::service::mcp::process::Process;
-use crate::service::mcp::session::{Fate, Session};
-use crate::{Context, Principal};
+use crate::service::mcp::session::{Fate, Session, Upstream};
+use crate::service::mcp::shared::{Due, Handled, Output};
+use crate::{Context, Principal, TimerId};
 
 /// How often to look for sessions to end, at least.
 const SWEEP: Duration = Duration::from_secs(15);
@@ -22,6 +24,8 @@ pub(super) enum Owner {
     /// The slot of the pool.
     Pool(usize),
     Session(Uuid),
+    /// The number of the process that sessions share.
+    Shared(u64),
     /// No owner: the process is being stopped.
     Stopping(u64),
 }
@@ -46,13 +50,186 @@ impl Mcp {
             "ended",
             reason = Field::Bare(&why)
         );
-        let (principal, process) = session.end(ctx, &mut self.hub);
-        match process {
-            Some(process) => self.keep_until_exit(Owner::Session(id), process, Some(principal)),
-            None => {
+        match session.end(ctx, &mut self.hub) {
+            (principal, Upstream::Own(Some(process))) => {
+                self.keep_until_exit(Owner::Session(id), process, Some(principal));
+            }
+            (principal, Upstream::Own(None)) => {
                 self.hub.sessions.give_back(&principal, 1);
                 self.index.remove(Owner::Session(id));
             }
+            (principal, Upstream::Shared(seat)) => {
+                self.hub.sessions.give_back(&principal, 1);
+                let mut out = Vec::new();
+                if let Some(server) = self.shared.get_mut(seat.server) {
+                    server.sessions.leave(seat.member, &mut out);
+                }
+                self.act(ctx, seat.server, out);
+            }
+        }
+    }
+
+    /// Passes a message from a client on to the process of its session.
+    pub(super) fn pass_on(&mut self, ctx: &mut Context, id: Uuid, envelope: &Envelope<'_>) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let Some(seat) = session.seat() else {
+            return session.send(ctx, envelope.text);
+        };
+        let mut out = Vec::new();
+        if let Some(server) = self.shared.get_mut(seat.server)
+            && server.handle_session(ctx, seat.member, envelope, &mut out) != Handled::Passed
+        {
+            self.hub.counts.dropped += 1;
+        }
+        self.act(ctx, seat.server, out);
+    }
+
+    /// Fails a request of a session that has waited too long.
+    pub(super) fn time_out(&mut self, ctx: &mut Context, id: Uuid, stream: u32) {
+        let session = self.sessions.get_mut(&id);
+        let cancelled = session.and_then(|one| one.time_out(ctx, &mut self.hub, stream));
+        if let Some(envelope) = cancelled.as_deref().map(Envelope::parse)
+            && let Ok(envelope) = envelope
+        {
+            self.pass_on(ctx, id, &envelope);
+        }
+    }
+
+    /// Does what follows from a message to or from a shared process.
+    pub(super) fn act(&mut self, ctx: &mut Context, number: u64, out: Vec<Output>) {
+        let mut ended = Vec::new();
+        let mut is_refused = false;
+        for output in out {
+            let (text, must) = match output {
+                Output::Process(text) => (text, true),
+                Output::Reply(text) => (text, false),
+                Output::Session(id, incoming, text) => {
+                    ctx.spend(1);
+                    if let Some(session) = self.sessions.get_mut(&id)
+                        && session.receive(ctx, &mut self.hub, &incoming, &text).1
+                    {
+                        ended.push(id);
+                    }
+                    continue;
+                }
+                Output::Refused => {
+                    is_refused = true;
+                    continue;
+                }
+            };
+            if let Some(server) = self.shared.get_mut(number) {
+                server.send(ctx, &text, must);
+            }
+        }
+        for id in ended {
+            self.end_session(ctx, id, "its process has refused to initialize");
+        }
+        if is_refused {
+            self.fail_server(ctx, number, "the MCP server has refused to initialize");
+        } else if let Some(server) = self.shared.get_mut(number) {
+            server.note_progress(ctx);
+        }
+    }
+
+    /// Stops a shared process that cannot be used.
+    fn fail_server(&mut self, ctx: &mut Context, number: u64, why: &str) {
+        self.stop_server(ctx, number);
+        if let Some(server) = self.shared.get_mut(number)
+            && server.sessions.has_members()
+        {
+            server.fail(ctx, &mut self.hub, self.config.endpoint.path(), why);
+        }
+    }
+
+    /// Tells a shared process to stop. Its sessions keep their seats.
+    fn stop_server(&mut self, ctx: &mut Context, number: u64) {
+        if let Some(process) = self.shared.get_mut(number).and_then(|one| one.stop(ctx)) {
+            self.keep_until_exit(Owner::Shared(number), process, None);
+        }
+    }
+
+    /// Forgets a shared process that no session uses.
+    fn remove_server(&mut self, ctx: &mut Context, number: u64) {
+        let process = self.shared.get_mut(number).and_then(|one| one.stop(ctx));
+        let Some(server) = self.shared.remove(number) else {
+            return;
+        };
+        match process {
+            Some(process) => {
+                self.keep_until_exit(Owner::Shared(number), process, Some(server.founder));
+            }
+            None => self.hub.sessions.give_back(&server.founder, 1),
+        }
+    }
+
+    /// Makes room for another process: of those that no session uses, forgets the one that was not used for the longest time.
+    pub(super) fn remove_unused_server(&mut self, ctx: &mut Context) {
+        let unused = self.shared.iter();
+        let unused = unused.filter(|(_, server)| !server.sessions.has_members());
+        let oldest = unused.min_by_key(|(_, server)| server.last_used());
+        if let Some(number) = oldest.map(|(number, _)| number) {
+            self.remove_server(ctx, number);
+        }
+    }
+
+    /// Stops the shared processes that were idle for too long, and forgets those that no session uses.
+    fn end_unused_servers(&mut self, ctx: &mut Context) {
+        let (now, most) = (ctx.now(), self.config.process_idle);
+        let is_revoked = |principal: &Principal| {
+            let tokens = &ctx.config().access.tokens;
+            matches!(principal, Principal::Named(name) if tokens.find(name).is_none())
+        };
+        let idle: Vec<u64> = self
+            .shared
+            .iter()
+            .filter(|(_, server)| {
+                let idle = server.idle_since().map(|since| now.since(since));
+                idle.zip(most).is_some_and(|(idle, most)| idle >= most)
+                    || (!server.sessions.has_members()
+                        && server.principal().is_some_and(is_revoked))
+            })
+            .map(|(number, _)| number)
+            .collect();
+        for number in idle {
+            if self
+                .shared
+                .get(number)
+                .is_some_and(|one| one.sessions.has_members())
+            {
+                self.stop_server(ctx, number);
+            } else {
+                self.remove_server(ctx, number);
+            }
+        }
+    }
+
+    /// Handles a timer of a shared process. Returns false if it belongs to something else.
+    pub(super) fn handle_shared_timer(&mut self, ctx: &mut Context, timer: TimerId) -> bool {
+        let mut out = Vec::new();
+        let due = self.shared.handle_timer(ctx, timer, &mut out);
+        if let Some(Due::Failed(number)) = due {
+            self.act(ctx, number, out);
+            self.fail_server(ctx, number, "the MCP server has not initialized in time");
+        }
+        due.is_some()
+    }
+
+    /// Starts the next shared process whose start is queued.
+    pub(super) fn start_next_server(&mut self, ctx: &mut Context) {
+        let path = self.config.endpoint.path();
+        if let Some((number, out)) = self.shared.start_next(ctx, &mut self.hub, path) {
+            self.note_start(Owner::Shared(number));
+            self.act(ctx, number, out);
+        }
+    }
+
+    /// Stops all shared processes, because the server stops.
+    pub(super) fn stop_servers(&mut self, ctx: &mut Context) {
+        let numbers: Vec<u64> = self.shared.iter().map(|(number, _)| number).collect();
+        for number in numbers {
+            self.remove_server(ctx, number);
         }
     }
 
@@ -86,6 +263,7 @@ impl Mcp {
         match owner {
             Owner::Pool(slot) => self.pool.process(slot),
             Owner::Session(id) => self.sessions.get(&id)?.process(),
+            Owner::Shared(number) => self.shared.get(number)?.process(),
             Owner::Stopping(number) => Some(&self.stopping.get(&number)?.process),
         }
     }
@@ -134,6 +312,22 @@ impl Mcp {
                     }
                 }
             }
+            Owner::Shared(number) => {
+                let Self {
+                    hub,
+                    sessions,
+                    shared,
+                    config,
+                    ..
+                } = self;
+                let Some(server) = shared.get_mut(number) else {
+                    return;
+                };
+                let path = config.endpoint.path();
+                let is_reading = |id| sessions.get(&id).is_some_and(Session::is_reading);
+                let out = server.handle(ctx, hub, path, input, &is_reading);
+                self.act(ctx, number, out);
+            }
             Owner::Stopping(number) => {
                 let Some(stopping) = self.stopping.get_mut(&number) else {
                     return;
@@ -157,8 +351,9 @@ impl Mcp {
 
     /// Sets the timer that looks for sessions to end.
     pub(super) fn begin_sweep(&mut self, ctx: &mut Context) {
-        if self.sweep.is_none() && !self.sessions.is_empty() {
-            let idle = self.config.session_idle.unwrap_or(Duration::MAX);
+        if self.sweep.is_none() && !(self.sessions.is_empty() && self.shared.is_empty()) {
+            let idle = [self.config.session_idle, self.config.process_idle];
+            let idle = idle.into_iter().flatten().min().unwrap_or(Duration::MAX);
             self.sweep = Some(ctx.set_timer(SWEEP.min(idle / 4)));
         }
     }
@@ -184,13 +379,17 @@ impl Mcp {
         for (id, why) in unused {
             self.end_session(ctx, id, why);
         }
+        self.end_unused_servers(ctx);
         self.begin_sweep(ctx);
     }
 
     /// The number of processes, including those that are being stopped.
     pub(super) fn process_count(&self) -> usize {
         let websocket = self.websocket.process_count();
-        self.pool.process_count() + self.sessions.len() + self.stopping.len() + websocket
+        let own = self.sessions.values();
+        let own = own.filter(|session| session.process().is_some()).count();
+        let shared = self.shared.process_count();
+        self.pool.process_count() + own + shared + self.stopping.len() + websocket
     }
 
     pub(super) fn pending(&self) -> usize {

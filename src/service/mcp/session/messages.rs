@@ -3,15 +3,16 @@
 
 use std::ops::ControlFlow;
 
-use super::{Fate, GET_STREAM, PendingRequest, Session, Stream};
+use super::{Fate, GET_STREAM, PendingRequest, Session, Stream, Upstream};
 use crate::service::child::{ChildEvent, ChildInput, code_and_signal};
 use crate::service::json::unescape;
-use crate::service::jsonrpc::{Envelope, IdKey, MessageKind, RecoveredId, code, error};
+use crate::service::jsonrpc::{Envelope, IdKey, MessageKind, PROGRESS, RecoveredId, code, error};
 use crate::service::mcp::http_error::HttpError;
 use crate::service::mcp::hub::{Call, Hub};
 use crate::service::mcp::pool::server_exited;
 use crate::service::mcp::process::Received;
 use crate::service::mcp::reply::{EventId, Reply};
+use crate::service::mcp::shared::Incoming;
 use crate::service::mcp::takes_priming;
 use crate::{ClientId, Context};
 
@@ -19,10 +20,9 @@ use crate::{ClientId, Context};
 const CANCELLED: i32 = -32800;
 
 impl Session {
-    /// Passes a request on to the process. The caller gets the answer later.
+    /// Opens the stream of a request, which the service then sends. The caller gets the answer later.
     pub(crate) fn request(
         &mut self,
-        ctx: &mut Context,
         hub: &mut Hub,
         envelope: &Envelope<'_>,
         reply: Reply,
@@ -36,13 +36,6 @@ impl Session {
         if self.pending.contains_key(&key) {
             let why = "Invalid request: a request with this id waits for its answer";
             return Err(HttpError::invalid(why).with_id(own_id));
-        }
-        let is_behind = self
-            .process
-            .as_mut()
-            .is_none_or(|process| process.is_behind());
-        if is_behind {
-            return Err(HttpError::not_reading().with_id(own_id));
         }
         hub.take_request(&self.principal)
             .map_err(|error| error.with_id(own_id))?;
@@ -64,25 +57,11 @@ impl Session {
             ..Stream::default()
         };
         self.streams.insert(stream, opened);
-        self.send(ctx, text);
         Ok(Some(call))
     }
 
-    /// Passes a notification or a response on to the process.
-    pub(crate) fn notify(
-        &mut self,
-        ctx: &mut Context,
-        hub: &mut Hub,
-        envelope: &Envelope<'_>,
-    ) -> Result<(), HttpError> {
-        let is_behind = self
-            .process
-            .as_mut()
-            .is_none_or(|process| process.is_behind());
-        if is_behind {
-            return Err(HttpError::not_reading());
-        }
-        self.send(ctx, envelope.text);
+    /// Handles a notification or a response that the service has sent.
+    pub(crate) fn notify(&mut self, ctx: &mut Context, hub: &mut Hub, envelope: &Envelope<'_>) {
         if let MessageKind::Notification { method } = &envelope.kind
             && method == "notifications/cancelled"
             && let Some(id) = &envelope.request_id
@@ -95,7 +74,6 @@ impl Session {
                 self.finish(ctx, hub, &pending, &cancelled);
             }
         }
-        Ok(())
     }
 
     /// Opens the GET stream, or continues the stream of the last event that the client has got.
@@ -186,35 +164,41 @@ impl Session {
     /// Continues to read the process, which waited for a slow caller.
     pub(crate) fn resume(&mut self, ctx: &mut Context) {
         if self.is_paused
-            && let Some(process) = &mut self.process
+            && let Some(process) = self.process_mut()
         {
-            self.is_paused = false;
             process.resume(ctx);
+            self.is_paused = false;
         }
     }
 
-    /// Fails the request of a stream that has waited too long.
-    pub(crate) fn time_out(&mut self, ctx: &mut Context, hub: &mut Hub, stream: u32) {
+    /// Fails the request of a stream that has waited too long. Returns its cancellation, which the service sends.
+    pub(crate) fn time_out(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        stream: u32,
+    ) -> Option<String> {
         let mut pending = self.pending.iter();
         let waiting = pending.find(|(_, pending)| pending.stream == stream);
         let key = waiting.map(|(key, _)| key.clone());
-        let Some(pending) = key.and_then(|key| self.pending.remove(&key)) else {
-            return;
-        };
+        let pending = key.and_then(|key| self.pending.remove(&key))?;
         let cancelled = format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{},"reason":"Request timed out"}}}}"#,
             pending.id
         );
-        self.send(ctx, &cancelled);
         let failed = error(&pending.id, code::INTERNAL, "Request timed out", None);
         self.finish(ctx, hub, &pending, &failed);
+        Some(cancelled)
     }
 }
 
 impl Session {
     /// Handles an event of the process.
     pub(crate) fn handle(&mut self, ctx: &mut Context, hub: &mut Hub, input: ChildInput) -> Fate {
-        let Some(mut process) = self.process.take() else {
+        let Upstream::Own(process) = &mut self.upstream else {
+            return Fate::Lives;
+        };
+        let Some(mut process) = process.take() else {
             return Fate::Lives;
         };
         let mut answers = Vec::new();
@@ -229,11 +213,10 @@ impl Session {
         for answer in &answers {
             process.send(ctx, answer);
         }
-        self.process = Some(process);
         let ChildEvent::Exited(status) = event else {
+            self.upstream = Upstream::Own(Some(process));
             return fate;
         };
-        self.process = None;
         let (code, signal) = code_and_signal(status);
         let data = serde_json::json!({"code": code, "signal": signal}).to_string();
         self.finish_all(ctx, hub, |id| server_exited(id, &data));
@@ -276,51 +259,93 @@ impl Session {
     ) -> (ControlFlow<()>, bool) {
         let text = envelope.text;
         ctx.spend(2 + text.len() / 512);
-        let stream = match &envelope.kind {
-            MessageKind::Response { id, result } => {
-                let Some(pending) = self.pending.remove(&IdKey::of(&text[id.clone()])) else {
+        let incoming = match &envelope.kind {
+            MessageKind::Response { id, .. } => Incoming::Answer(text[id.clone()].into()),
+            MessageKind::Notification { method } if method == PROGRESS => {
+                let token = envelope.of_body("progressToken");
+                Incoming::Progress(token.map(|range| text[range].into()))
+            }
+            MessageKind::Notification { method } if is_change(method) => Incoming::Change,
+            MessageKind::Notification { .. } => Incoming::Other,
+            MessageKind::Request { .. } => Incoming::Request,
+        };
+        self.receive(ctx, hub, &incoming, text)
+    }
+
+    /// Passes a message on to the client. Returns whether to read the process on, and whether it has refused to initialize.
+    pub(crate) fn receive(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        incoming: &Incoming<'_>,
+        text: &str,
+    ) -> (ControlFlow<()>, bool) {
+        let stream = match incoming {
+            Incoming::Answer(id) => {
+                let Some(pending) = self.pending.remove(&IdKey::of(id)) else {
                     log::debug!("the MCP server has answered a request that does not wait");
                     hub.counts.dropped += 1;
                     return (ControlFlow::Continue(()), false);
                 };
-                if pending.is_initialize && result.is_some() {
-                    let version = envelope.of_body("protocolVersion");
-                    let version = version.map(|range| &text[range]);
-                    self.version = version
-                        .filter(|raw| raw.starts_with('"'))
-                        .map(|raw| unescape(raw).into());
-                }
-                let is_refused = pending.is_initialize && result.is_none();
-                if is_refused
-                    && let Some(stream) = self.streams.get_mut(&pending.stream)
-                    && let Some(reply) = &mut stream.reply
-                {
-                    reply.forget_session();
-                }
+                let is_refused = pending.is_initialize && !self.begin(&pending, text);
                 self.finish(ctx, hub, &pending, text);
                 return (ControlFlow::Continue(()), is_refused);
             }
-            MessageKind::Notification { method } if method == "notifications/progress" => {
-                let token = envelope.of_body("progressToken");
-                let token = token.map(|range| IdKey::of(&text[range]));
+            Incoming::Progress(token) => {
+                let token = token.as_deref().map(IdKey::of);
                 let has_token =
                     |pending: &&PendingRequest| token.is_some() && pending.token == token;
                 let pending = self.pending.values().find(has_token);
                 pending.map_or_else(|| self.other_stream(false), |pending| pending.stream)
             }
-            MessageKind::Notification { method } => self.other_stream(is_change(method)),
-            MessageKind::Request { .. } => self.other_stream(false),
+            Incoming::Change => self.other_stream(true),
+            Incoming::Request | Incoming::Other => self.other_stream(false),
         };
-        let is_congested = self
-            .deliver(ctx, hub, stream, text)
-            .is_some_and(|caller| ctx.is_congested(caller));
-        let flow = if is_congested {
+        let is_shared = matches!(self.upstream, Upstream::Shared(_));
+        let is_news = matches!(incoming, Incoming::Progress(_) | Incoming::Other);
+        if is_shared && is_news && self.is_congested(ctx, stream) {
+            // A shared process cannot wait for a slow client. What is only news is not queued for it.
+            hub.counts.dropped += 1;
+            return (ControlFlow::Continue(()), false);
+        }
+        self.deliver(ctx, hub, stream, text);
+        if !is_shared && self.is_congested(ctx, stream) {
             self.is_paused = true;
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
+            return (ControlFlow::Break(()), false);
+        }
+        (ControlFlow::Continue(()), false)
+    }
+
+    /// Notes the answer to `initialize`. Returns false if it is an error.
+    fn begin(&mut self, pending: &PendingRequest, text: &str) -> bool {
+        let envelope = Envelope::parse(text).ok();
+        let answer = envelope.filter(|envelope| {
+            let kind = &envelope.kind;
+            matches!(
+                kind,
+                MessageKind::Response {
+                    result: Some(_),
+                    ..
+                }
+            )
+        });
+        let Some(answer) = answer else {
+            let stream = self.streams.get_mut(&pending.stream);
+            if let Some(reply) = stream.and_then(|stream| stream.reply.as_mut()) {
+                reply.forget_session();
+            }
+            return false;
         };
-        (flow, false)
+        let version = answer.of_body("protocolVersion").map(|at| &text[at]);
+        let version = version.filter(|raw| raw.starts_with('"'));
+        self.version = version.map(|raw| unescape(raw).into());
+        true
+    }
+
+    /// Whether the client that reads a stream is behind.
+    fn is_congested(&self, ctx: &Context, stream: u32) -> bool {
+        let reply = self.streams.get(&stream).and_then(|one| one.reply.as_ref());
+        reply.is_some_and(|reply| ctx.is_congested(reply.caller))
     }
 
     /// The stream for a message that names no request: that of the newest waiting request, because the message most likely belongs
@@ -336,24 +361,18 @@ impl Session {
         open.map_or(GET_STREAM, |(number, _)| *number)
     }
 
-    /// Sends a message on a stream, and keeps it for a client that was cut. Returns the caller that it was sent to.
-    fn deliver(
-        &mut self,
-        ctx: &mut Context,
-        hub: &mut Hub,
-        stream: u32,
-        text: &str,
-    ) -> Option<ClientId> {
+    /// Sends a message on a stream, and keeps it for a client that was cut.
+    fn deliver(&mut self, ctx: &mut Context, hub: &mut Hub, stream: u32, text: &str) {
         self.begin_stream(ctx, stream);
         let id = self
             .replay
             .push(&mut hub.bytes, &self.principal, stream, text);
-        let stream = self.streams.get_mut(&stream)?;
-        let reply = stream.reply.as_mut()?;
-        if reply.event(ctx, Some(id), text) {
+        if let Some(stream) = self.streams.get_mut(&stream)
+            && let Some(reply) = &mut stream.reply
+            && reply.event(ctx, Some(id), text)
+        {
             stream.sent = id.number;
         }
-        Some(reply.caller)
     }
 }
 

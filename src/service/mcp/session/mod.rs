@@ -1,4 +1,5 @@
-//! A session of revisions 2025-03-26 to 2025-11-25: one client, one process, and the streams between them.
+//! A session of revisions 2025-03-26 to 2025-11-25: one client, a process of its own or a seat at a shared one, and the streams between
+//! them.
 //!
 //! Each POST with a request opens a stream, and a GET opens the GET stream. The events of all streams are kept for a while, so a
 //! client that was cut can come back to a stream and misses nothing (`Last-Event-ID`). A cut does not cancel a request.
@@ -12,6 +13,7 @@ use uuid::Uuid;
 use super::hub::Hub;
 use super::process::Process;
 use super::reply::{Replay, Reply};
+use super::shared::Seat;
 use crate::service::jsonrpc::{IdKey, code, error};
 use crate::{Context, Principal, StatusCode, Time};
 
@@ -40,12 +42,21 @@ struct Stream {
     has_begun: bool,
 }
 
+/// Where the requests of a session are answered.
+#[derive(Debug)]
+pub(super) enum Upstream {
+    /// A process of its own. `None` after its exit.
+    Own(Option<Box<Process>>),
+    /// A process that it shares with other sessions. The service sends the messages.
+    Shared(Seat),
+}
+
 /// A session.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: Uuid,
     pub(super) principal: Principal,
-    process: Option<Box<Process>>,
+    upstream: Upstream,
     /// Requests that wait for an answer, by their ids in normal form.
     pending: HashMap<IdKey, PendingRequest>,
     streams: BTreeMap<u32, Stream>,
@@ -70,18 +81,18 @@ pub(super) enum Fate {
 }
 
 impl Session {
-    /// A session with a process that was just started.
+    /// A session with a process that was just started, or with a seat at a shared one.
     pub(super) fn new(
         id: Uuid,
         principal: Principal,
-        process: Process,
+        upstream: Upstream,
         replay: usize,
         now: Time,
     ) -> Self {
         Self {
             id,
             principal,
-            process: Some(Box::new(process)),
+            upstream,
             pending: HashMap::new(),
             streams: BTreeMap::from([(GET_STREAM, Stream::default())]),
             last_stream: GET_STREAM,
@@ -92,9 +103,39 @@ impl Session {
         }
     }
 
-    /// The process, unless it has exited.
+    /// Its own process, unless it has exited.
     pub(super) fn process(&self) -> Option<&Process> {
-        self.process.as_deref()
+        match &self.upstream {
+            Upstream::Own(process) => process.as_deref(),
+            Upstream::Shared(_) => None,
+        }
+    }
+
+    fn process_mut(&mut self) -> Option<&mut Process> {
+        match &mut self.upstream {
+            Upstream::Own(process) => process.as_deref_mut(),
+            Upstream::Shared(_) => None,
+        }
+    }
+
+    /// Its seat at a shared process.
+    pub(super) fn seat(&self) -> Option<Seat> {
+        match self.upstream {
+            Upstream::Own(_) => None,
+            Upstream::Shared(seat) => Some(seat),
+        }
+    }
+
+    /// Whether its own process takes no more messages now.
+    pub(super) fn is_behind(&mut self) -> bool {
+        let process = self.process_mut();
+        process.is_none_or(|process| process.is_behind())
+    }
+
+    /// Whether the client has a stream open.
+    pub(super) fn is_reading(&self) -> bool {
+        let mut streams = self.streams.values();
+        streams.any(|stream| stream.reply.as_ref().is_some_and(Reply::takes_events))
     }
 
     /// The number of requests that wait for an answer.
@@ -133,8 +174,9 @@ impl Session {
         stream != GET_STREAM && self.streams.contains_key(&stream)
     }
 
-    fn send(&mut self, ctx: &mut Context, text: &str) {
-        if let Some(process) = &mut self.process {
+    /// Sends a message to its own process.
+    pub(super) fn send(&mut self, ctx: &mut Context, text: &str) {
+        if let Some(process) = self.process_mut() {
             process.send(ctx, text);
         }
     }
@@ -182,19 +224,15 @@ impl Session {
         }
     }
 
-    /// Ends the session. Requests that wait fail. Returns the process, unless it has exited.
-    pub(super) fn end(
-        mut self,
-        ctx: &mut Context,
-        hub: &mut Hub,
-    ) -> (Principal, Option<Box<Process>>) {
+    /// Ends the session. Requests that wait fail. Its own process is told to stop.
+    pub(super) fn end(mut self, ctx: &mut Context, hub: &mut Hub) -> (Principal, Upstream) {
         self.fail_all(ctx, hub, "Session ended");
         self.close_get_stream(ctx, hub);
         self.replay.clear(&mut hub.bytes, &self.principal);
-        if let Some(process) = &mut self.process {
+        if let Some(process) = self.process_mut() {
             process.stop(ctx);
         }
-        (self.principal, self.process)
+        (self.principal, self.upstream)
     }
 
     /// Ends the GET stream.

@@ -1,0 +1,316 @@
+//! Many sessions on one process, without I/O: what the process sends.
+
+use std::ops::Range;
+
+use super::multiplexer::{
+    Handled, Incoming, Member, Multiplexer, Output, PROCESS, Phase, Purpose, Question, answered,
+    level, uri_of,
+};
+use uuid::Uuid;
+
+use crate::service::jsonrpc::{
+    Envelope, Forwarded, IdRanges, MessageKind, PROGRESS, RecoveredId, Reference, code, error,
+    is_same, member, splice,
+};
+
+/// The maximum length of the result of `initialize`, which is kept.
+const MAX_RESULT: usize = 1 << 20;
+
+/// The maximum number of requests from the process that sessions have not answered.
+const MAX_QUESTIONS: usize = 256;
+
+/// A resource has at most this many parents that a subscription may be to.
+const MAX_PARENTS: usize = 64;
+
+impl Multiplexer {
+    /// Handles a message from the process. `is_reading` says whether the client of a session has a stream open.
+    pub(crate) fn handle_process(
+        &mut self,
+        envelope: &Envelope<'_>,
+        is_reading: &dyn Fn(Uuid) -> bool,
+        out: &mut Vec<Output>,
+    ) -> Handled {
+        match &envelope.kind {
+            MessageKind::Response { id, result } => {
+                let raw = &envelope.text[id.clone()];
+                let call = self.calls.of_process(PROCESS, raw);
+                // A request that waits has not been sent.
+                let known = call.map(|call| call.upstream_id);
+                let known = known.filter(|id| !self.held.contains_key(id));
+                match known.and_then(|id| self.take(id)) {
+                    Some(call) => {
+                        self.handle_response(call, envelope, id, result.as_ref(), out);
+                        Handled::Passed
+                    }
+                    None => Handled::Dropped,
+                }
+            }
+            MessageKind::Request { method, id } => {
+                self.handle_request(method, id, envelope, is_reading, out)
+            }
+            MessageKind::Notification { method } => self.handle_notification(method, envelope, out),
+        }
+    }
+
+    /// Handles a line of the process that is no message.
+    pub(crate) fn handle_unreadable(
+        &mut self,
+        recovered: &RecoveredId,
+        why: &str,
+        out: &mut Vec<Output>,
+    ) {
+        match recovered {
+            RecoveredId::Request(id) => {
+                let why = format!("the request {why}");
+                let failed = error(id, code::INVALID, "Invalid request", Some(&why));
+                out.push(Output::Reply(failed));
+            }
+            RecoveredId::Response(id) => {
+                let call = self.calls.of_process(PROCESS, id);
+                let known = call.map(|call| call.upstream_id);
+                let known = known.filter(|id| !self.held.contains_key(id));
+                let Some(call) = known.and_then(|id| self.take(id)) else {
+                    return;
+                };
+                let why = format!("the MCP server's answer {why}");
+                let fails = |id: &str| error(id, code::INTERNAL, "Internal error", Some(&why));
+                match (call.call, call.sender_ids) {
+                    (Purpose::Begin, _) => self.refuse(fails, out),
+                    (Purpose::Call(number, effect), Some(ids)) => {
+                        self.take_back(number, effect);
+                        self.answer(number, &ids.id, fails(&ids.id), out);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn handle_response(
+        &mut self,
+        call: Forwarded<Purpose>,
+        envelope: &Envelope<'_>,
+        id: &Range<usize>,
+        result: Option<&Range<usize>>,
+        out: &mut Vec<Output>,
+    ) {
+        let text = envelope.text;
+        let restored = call.restore(envelope, id.clone(), |parts| parts.concat());
+        match (call.call, call.sender_ids) {
+            (Purpose::Begin, _) => {
+                let kept = result.and_then(|result| without_tasks(&text[result.clone()]));
+                match (kept, result) {
+                    (Some(kept), _) => self.handle_initialized(kept, out),
+                    (None, Some(_)) => {
+                        let why = "the MCP server's answer is too long or has no capabilities";
+                        let fails =
+                            |id: &str| error(id, code::INTERNAL, "Internal error", Some(why));
+                        self.refuse(fails, out);
+                    }
+                    (None, None) => {
+                        let fails = |own: &str| splice(text, &mut [(id.clone(), own)]).concat();
+                        self.refuse(fails, out);
+                    }
+                }
+            }
+            (Purpose::Call(number, effect), Some(ids)) => {
+                if result.is_none() {
+                    self.take_back(number, effect);
+                }
+                self.answer(number, &ids.id, restored.unwrap_or_default(), out);
+            }
+            _ => {}
+        }
+    }
+
+    /// The process is initialized, with this result.
+    fn handle_initialized(&mut self, result: Box<str>, out: &mut Vec<Output>) {
+        for (number, id) in std::mem::take(&mut self.arrivals) {
+            self.answer(number, &id, answered(&id, &result), out);
+        }
+        self.result = Some(result);
+        self.complete(out);
+    }
+
+    /// The process cannot be used.
+    fn refuse(&mut self, fails: impl Fn(&str) -> String, out: &mut Vec<Output>) {
+        self.end(fails, out);
+        out.push(Output::Refused);
+    }
+
+    /// Passes a request from the process on to the session that it is for.
+    fn handle_request(
+        &mut self,
+        method: &str,
+        id: &Range<usize>,
+        envelope: &Envelope<'_>,
+        is_reading: &dyn Fn(Uuid) -> bool,
+        out: &mut Vec<Output>,
+    ) -> Handled {
+        let own = &envelope.text[id.clone()];
+        let refuse = |code, message, why| error(own, code, message, Some(why));
+        if method == "ping" {
+            out.push(Output::Reply(answered(own, "{}")));
+            return Handled::Passed;
+        }
+        let receiver = self.receiver(is_reading);
+        let ids = IdRanges::find(envelope, id.clone());
+        let refused = match (receiver, ids) {
+            _ if method.starts_with("tasks/") || self.phase != Phase::Ready => {
+                refuse(code::NO_METHOD, "Method not found", "there is no such task")
+            }
+            (None, _) => {
+                let why = "several clients share this server, and none of them is the one to ask";
+                refuse(code::NO_METHOD, "Method not found", why)
+            }
+            (_, Err(why)) => refuse(code::INVALID, "Invalid request", why),
+            _ if self.questions.len() >= MAX_QUESTIONS => {
+                let why = "too many requests wait for clients";
+                refuse(code::INTERNAL, "Internal error", why)
+            }
+            (Some((number, session)), Ok(ids)) => {
+                let upstream_id = self.ids.next();
+                let question = Forwarded {
+                    process: number,
+                    upstream_id,
+                    sender_ids: Some(ids.read(envelope.text)),
+                    call: Question,
+                };
+                self.questions.insert(upstream_id, question);
+                let text = ids.replace(envelope.text, upstream_id, None, |parts| parts.concat());
+                out.push(Output::Session(session, Incoming::Request, text));
+                return Handled::Passed;
+            }
+        };
+        out.push(Output::Reply(refused));
+        Handled::Refused
+    }
+
+    /// The session that gets a request from the process: of one person's sessions, the newest whose client reads a stream, or else
+    /// the newest.
+    fn receiver(&self, is_reading: &dyn Fn(Uuid) -> bool) -> Option<(usize, Uuid)> {
+        let mut newest_first = self.members.iter().rev();
+        let newest_first = newest_first
+            .by_ref()
+            .map(|(number, member)| (*number, member.session));
+        let sole = self.sole();
+        let mut candidates =
+            newest_first.filter(|(_, session)| self.is_one_person() || Some(*session) == sole);
+        let newest = candidates.next()?;
+        if is_reading(newest.1) {
+            return Some(newest);
+        }
+        candidates
+            .find(|(_, session)| is_reading(*session))
+            .or(Some(newest))
+    }
+
+    fn handle_notification(
+        &mut self,
+        method: &str,
+        envelope: &Envelope<'_>,
+        out: &mut Vec<Output>,
+    ) -> Handled {
+        let text = envelope.text;
+        let before = out.len();
+        match method {
+            PROGRESS => {
+                if let Reference::Progress(to) = self.calls.reference(PROCESS, method, envelope)
+                    && let Some(call) = self.calls.get(to.upstream_id)
+                    && let Purpose::Call(number, _) = call.call
+                    && let Some(member) = self.members.get(&number)
+                {
+                    let incoming = Incoming::Progress(Some(to.own.to_string().into()));
+                    let restored = to.parts(text).concat();
+                    out.push(Output::Session(member.session, incoming, restored));
+                }
+            }
+            "notifications/cancelled" => self.cancel_question(envelope, out),
+            "notifications/resources/updated" => {
+                if let Ok(uri) = uri_of(envelope) {
+                    let subscribers = self.members.values();
+                    let subscribers = subscribers.filter(|member| is_subscribed(member, &uri));
+                    out.extend(subscribers.map(|member| change(member, text)));
+                }
+            }
+            "notifications/message" => {
+                let raised = envelope.of_body("level").and_then(|at| level(&text[at]));
+                let mut members = self.members.values();
+                let sole = self.sole();
+                let sole = members.find(|member| Some(member.session) == sole);
+                let wanted =
+                    sole.filter(|member| member.level.is_none_or(|least| raised >= Some(least)));
+                out.extend(wanted.map(|member| other(member.session, text)));
+            }
+            _ if method.ends_with("/list_changed")
+                || (method == "notifications/elicitation/complete" && self.is_one_person()) =>
+            {
+                // The client that knows the elicitation recognizes its id.
+                out.extend(self.members.values().map(|member| change(member, text)));
+            }
+            _ => out.extend(self.sole().map(|session| other(session, text))),
+        }
+        if out.len() > before {
+            Handled::Passed
+        } else {
+            Handled::Dropped
+        }
+    }
+
+    /// The process does not wait any more for the answer to its request.
+    fn cancel_question(&mut self, envelope: &Envelope<'_>, out: &mut Vec<Output>) {
+        let Some(range) = envelope.request_id.clone() else {
+            return;
+        };
+        let raw = &envelope.text[range.clone()];
+        let is_it = |question: &Forwarded<Question>| {
+            let ids = question.sender_ids.as_ref();
+            ids.is_some_and(|ids| is_same(&ids.id, raw))
+        };
+        let id = self.questions.ids_of(is_it).pop();
+        if let Some(question) = id.and_then(|id| self.questions.remove(id))
+            && let Some(member) = self.members.get(&question.process)
+        {
+            let id = question.upstream_id.to_string();
+            let cancelled = splice(envelope.text, &mut [(range, &id)]).concat();
+            out.push(Output::Session(member.session, Incoming::Other, cancelled));
+        }
+    }
+}
+
+fn change(member: &Member, text: &str) -> Output {
+    Output::Session(member.session, Incoming::Change, text.to_owned())
+}
+
+fn other(session: Uuid, text: &str) -> Output {
+    Output::Session(session, Incoming::Other, text.to_owned())
+}
+
+/// Whether a session has subscribed to a resource, or to one that it is a part of.
+fn is_subscribed(member: &Member, uri: &str) -> bool {
+    if member.subscriptions.is_empty() {
+        return false;
+    }
+    let ends = uri.match_indices(['/', '?', '#']).take(MAX_PARENTS);
+    let mut parents = ends.flat_map(|(at, _)| [&uri[..at], &uri[..=at]]);
+    member.subscriptions.contains(uri)
+        || parents.any(|parent| member.subscriptions.contains(parent))
+}
+
+/// The result of `initialize` without the capability of tasks, which belong to one client. `None` if the result is no object, or is
+/// too long.
+fn without_tasks(result: &str) -> Option<Box<str>> {
+    if result.len() > MAX_RESULT || !result.starts_with('{') {
+        return None;
+    }
+    let capabilities = member(result, &(0..result.len()), "capabilities");
+    if !capabilities.is_some_and(|range| result[range].contains("\"tasks\"")) {
+        return Some(result.into());
+    }
+    let mut value: serde_json::Value = serde_json::from_str(result).ok()?;
+    value
+        .get_mut("capabilities")?
+        .as_object_mut()?
+        .remove("tasks");
+    Some(value.to_string().into())
+}

@@ -1,0 +1,403 @@
+//! Shared processes: one process of an older revision for many sessions, started when a session needs it.
+
+mod from_process;
+mod multiplexer;
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+pub(crate) use self::multiplexer::{Handled, Incoming, Multiplexer, Output};
+use super::http_error::HttpError;
+use super::hub::Hub;
+use super::pool::server_exited;
+use super::process::{MAX_UNREAD, Process, Received};
+use super::{McpConfig, McpShare};
+use crate::service::child::{
+    ChildEvent, ChildInput, Keeper, OnFailure, RestartLimit, code_and_signal, describe,
+};
+use crate::service::id_map::IdMap;
+use crate::service::json::{quote, unescape};
+use crate::service::jsonrpc::{Envelope, code, error as jsonrpc_error};
+use crate::{Context, Principal, StatusCode, Time, TimerId};
+
+/// The maximum lengths of what a client says about itself that decides which process it shares.
+const MAX_VERSION: usize = 64;
+const MAX_CAPABILITIES: usize = 16 << 10;
+
+/// Whose sessions share a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// Those of one principal, so everything that the process says is for it.
+    Person,
+    /// Those of several principals, or of clients without one.
+    Everybody,
+}
+
+/// What the sessions of a process have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    /// The principal, unless everybody shares the process.
+    principal: Option<Principal>,
+    /// As JSON.
+    version: String,
+    capabilities: String,
+}
+
+impl Key {
+    /// Reads what an `initialize` request says. Tasks belong to one client, so a shared process does not get the capability.
+    fn read(
+        share: McpShare,
+        principal: &Principal,
+        envelope: &Envelope<'_>,
+    ) -> Result<Self, HttpError> {
+        let invalid = |why| HttpError::new(StatusCode::BAD_REQUEST, code::PARAMS, why);
+        let text = envelope.text;
+        let version = envelope.of_body("protocolVersion");
+        let version =
+            version.filter(|at| at.len() <= MAX_VERSION && text[at.clone()].starts_with('"'));
+        let version = version.ok_or_else(|| invalid("Invalid params: protocolVersion"))?;
+        let capabilities = envelope.of_body("capabilities");
+        let capabilities = capabilities.map_or("{}", |at| &text[at]);
+        let parsed = (capabilities.len() <= MAX_CAPABILITIES)
+            .then(|| serde_json::from_str::<serde_json::Map<_, serde_json::Value>>(capabilities));
+        let Some(Ok(mut capabilities)) = parsed else {
+            let why = "Invalid params: capabilities is not an object of up to 16 KiB";
+            return Err(invalid(why));
+        };
+        capabilities.remove("tasks");
+        Ok(Self {
+            principal: (share == McpShare::Principal).then(|| principal.clone()),
+            version: quote(&unescape(&text[version])),
+            capabilities: serde_json::Value::Object(capabilities).to_string(),
+        })
+    }
+
+    fn who(&self) -> Who {
+        match self.principal {
+            None | Some(Principal::Nobody | Principal::Link(_)) => Who::Everybody,
+            Some(_) => Who::Person,
+        }
+    }
+}
+
+/// The place of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Seat {
+    /// The number of the process.
+    pub(super) server: u64,
+    /// The number of the session among those of the process.
+    pub(super) member: usize,
+}
+
+/// A process that sessions share. It may not run, because it was idle or has failed.
+#[derive(Debug)]
+pub(super) struct SharedServer {
+    key: Key,
+    /// The principal for whose session it was started first. It counts as a session of this principal.
+    pub(super) founder: Principal,
+    program: Keeper<Process>,
+    pub(super) sessions: Multiplexer,
+    /// When a session or the process has last sent something.
+    last_used: Time,
+    /// When the process must have initialized.
+    timer: Option<TimerId>,
+}
+
+impl SharedServer {
+    pub(super) fn process(&self) -> Option<&Process> {
+        self.program.child()
+    }
+
+    /// Whether a message of this length cannot be taken now.
+    pub(super) fn is_behind(&mut self, length: usize) -> bool {
+        let held = self.sessions.held_bytes();
+        let is_full = held > 0 && held + length > MAX_UNREAD;
+        is_full
+            || self
+                .program
+                .child_mut()
+                .is_some_and(|process| process.is_behind())
+    }
+
+    /// Handles a message from a session. Starts the process if it is needed.
+    pub(super) fn handle_session(
+        &mut self,
+        ctx: &mut Context,
+        member: usize,
+        envelope: &Envelope<'_>,
+        out: &mut Vec<Output>,
+    ) -> Handled {
+        self.last_used = ctx.now();
+        let handled = self.sessions.handle_session(member, envelope, out);
+        self.start_if_needed(ctx);
+        handled
+    }
+
+    pub(super) fn start_if_needed(&mut self, ctx: &mut Context) {
+        if self.sessions.needs_process() {
+            self.program.queue(ctx);
+        }
+    }
+
+    /// Sends a line to the process. Unless it must be sent, it is dropped if the process does not read.
+    pub(super) fn send(&mut self, ctx: &mut Context, text: &str, must: bool) {
+        match self.program.child_mut() {
+            Some(process) if must => process.send_always(ctx, text),
+            Some(process) => process.send(ctx, text),
+            None => {}
+        }
+    }
+
+    /// Handles an event of the process. `is_reading` says whether the client of a session has a stream open.
+    pub(super) fn handle(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        path: &str,
+        input: ChildInput,
+        is_reading: &dyn Fn(Uuid) -> bool,
+    ) -> Vec<Output> {
+        let mut out = Vec::new();
+        let Some(mut process) = self.program.take_child() else {
+            return out;
+        };
+        let sessions = &mut self.sessions;
+        let event = process.handle(ctx, input, |ctx, received| {
+            match received {
+                Received::Message(envelope) => {
+                    ctx.spend(2 + envelope.text.len() / 512);
+                    match sessions.handle_process(&envelope, is_reading, &mut out) {
+                        Handled::Passed => {}
+                        Handled::Dropped => hub.counts.dropped += 1,
+                        Handled::Refused => hub.counts.refused += 1,
+                    }
+                }
+                Received::Unreadable(recovered, why) => {
+                    sessions.handle_unreadable(&recovered, why, &mut out);
+                }
+                Received::Nothing => {}
+            }
+            ControlFlow::Continue(())
+        });
+        let ChildEvent::Exited(status) = event else {
+            self.program.put_back(process);
+            self.last_used = ctx.now();
+            return out;
+        };
+        let (code, signal) = code_and_signal(status);
+        let data = serde_json::json!({"code": code, "signal": signal}).to_string();
+        self.sessions.end(|id| server_exited(id, &data), &mut out);
+        self.cancel_timer(ctx);
+        self.fail(
+            ctx,
+            hub,
+            path,
+            &format!("the MCP server {}", describe(status)),
+        );
+        out
+    }
+
+    /// The process has failed. Another one is started after a delay, if a session needs it.
+    pub(super) fn fail(&mut self, ctx: &mut Context, hub: &mut Hub, path: &str, why: &str) {
+        self.program.handle_failure(ctx, path, why);
+        hub.counts.restarts += 1;
+    }
+
+    fn cancel_timer(&mut self, ctx: &mut Context) {
+        if let Some(timer) = self.timer.take() {
+            ctx.cancel_timer(timer);
+        }
+    }
+
+    /// Notes that the process is initialized.
+    pub(super) fn note_progress(&mut self, ctx: &mut Context) {
+        if self.sessions.is_ready() {
+            self.cancel_timer(ctx);
+        }
+    }
+
+    /// Tells the process to stop, if it runs.
+    pub(super) fn stop(&mut self, ctx: &mut Context) -> Option<Box<Process>> {
+        self.cancel_timer(ctx);
+        self.sessions.forget_process();
+        let mut process = self.program.give_up(ctx)?;
+        process.stop(ctx);
+        Some(process)
+    }
+
+    /// Whether nobody needs the process, since this time.
+    pub(super) fn idle_since(&self) -> Option<Time> {
+        self.sessions.is_idle().then_some(self.last_used)
+    }
+
+    pub(super) fn last_used(&self) -> Time {
+        self.last_used
+    }
+
+    /// The principal that alone shares the process.
+    pub(super) fn principal(&self) -> Option<&Principal> {
+        self.key.principal.as_ref()
+    }
+}
+
+/// The processes that sessions share.
+#[derive(Debug)]
+pub(super) struct SharedServers {
+    share: McpShare,
+    command: Vec<String>,
+    initialize_timeout: Option<Duration>,
+    limit: RestartLimit,
+    servers: IdMap<u64, SharedServer>,
+    numbers: HashMap<Key, u64>,
+    last_number: u64,
+}
+
+/// What a timer of a shared process asks for.
+pub(super) enum Due {
+    Nothing,
+    /// The process of this number has not initialized in time.
+    Failed(u64),
+}
+
+impl SharedServers {
+    pub(super) fn new(config: &McpConfig) -> Self {
+        let mut limit = config.restart_limit;
+        limit.on_failure = OnFailure::Retry;
+        Self {
+            share: config.share,
+            command: config.command.clone(),
+            initialize_timeout: config.initialize_timeout,
+            limit,
+            servers: IdMap::default(),
+            numbers: HashMap::new(),
+            last_number: 0,
+        }
+    }
+
+    pub(super) fn get(&self, number: u64) -> Option<&SharedServer> {
+        self.servers.get(&number)
+    }
+
+    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut SharedServer> {
+        self.servers.get_mut(&number)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &SharedServer)> {
+        self.servers
+            .iter()
+            .map(|(number, server)| (*number, server))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.servers.is_empty()
+    }
+
+    pub(super) fn process_count(&self) -> usize {
+        let servers = self.servers.values();
+        servers.filter(|server| server.process().is_some()).count()
+    }
+
+    /// Gives a session a seat at the process for its `initialize` request. `may_add` is asked whether there may be one more.
+    pub(super) fn join(
+        &mut self,
+        session: Uuid,
+        principal: &Principal,
+        envelope: &Envelope<'_>,
+        now: Time,
+        may_add: impl FnOnce() -> Result<(), HttpError>,
+    ) -> Result<Seat, HttpError> {
+        let key = Key::read(self.share, principal, envelope)?;
+        let number = match self.numbers.get(&key) {
+            Some(number) => *number,
+            None => {
+                may_add()?;
+                self.last_number += 1;
+                let sessions = Multiplexer::new(key.who(), &key.version, &key.capabilities);
+                let server = SharedServer {
+                    founder: principal.clone(),
+                    program: Keeper::new(self.limit),
+                    sessions,
+                    last_used: now,
+                    timer: None,
+                    key: key.clone(),
+                };
+                self.servers.insert(self.last_number, server);
+                self.numbers.insert(key, self.last_number);
+                self.last_number
+            }
+        };
+        let server = self
+            .servers
+            .get_mut(&number)
+            .ok_or_else(HttpError::no_session)?;
+        server.last_used = now;
+        Ok(Seat {
+            server: number,
+            member: server.sessions.join(session),
+        })
+    }
+
+    /// Removes a process that no session uses.
+    pub(super) fn remove(&mut self, number: u64) -> Option<SharedServer> {
+        let server = self.servers.remove(&number)?;
+        self.numbers.remove(&server.key);
+        Some(server)
+    }
+
+    /// Starts the next of the processes whose starts are queued. Returns its number, and what follows.
+    pub(super) fn start_next(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        path: &str,
+    ) -> Option<(u64, Vec<Output>)> {
+        let servers = self.servers.iter_mut();
+        let mut queued = servers
+            .filter_map(|(number, server)| server.program.begin().then_some((number, server)));
+        let (number, server) = queued.next()?;
+        let mut out = Vec::new();
+        ctx.work_for_service();
+        match Process::start(ctx, &self.command) {
+            Ok(process) => {
+                hub.counts.processes += 1;
+                server.program.handle_start(process);
+                server.last_used = ctx.now();
+                server.timer = self.initialize_timeout.map(|limit| ctx.set_timer(limit));
+                server.sessions.begin(&mut out);
+            }
+            Err(error) => {
+                let why = error.to_string();
+                let message = "The MCP server cannot be started";
+                let fails = |id: &str| jsonrpc_error(id, code::INTERNAL, message, None);
+                server.sessions.end(fails, &mut out);
+                server.fail(ctx, hub, path, &why);
+            }
+        }
+        Some((*number, out))
+    }
+
+    /// Handles a timer. Returns `None` if it belongs to something else.
+    pub(super) fn handle_timer(
+        &mut self,
+        ctx: &mut Context,
+        timer: TimerId,
+        out: &mut Vec<Output>,
+    ) -> Option<Due> {
+        for (number, server) in &mut self.servers {
+            if server.timer == Some(timer) {
+                server.timer = None;
+                let fails = |id: &str| jsonrpc_error(id, code::INTERNAL, "Request timed out", None);
+                server.sessions.end(fails, out);
+                return Some(Due::Failed(*number));
+            }
+            if server.program.expire(timer) {
+                server.start_if_needed(ctx);
+                return Some(Due::Nothing);
+            }
+        }
+        None
+    }
+}

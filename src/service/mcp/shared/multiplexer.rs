@@ -1,0 +1,657 @@
+//! Many sessions of an older revision on one process, without I/O: what the sessions send.
+//!
+//! The process sees one client. It is initialized once, with the revision and the capabilities that all its sessions have in common,
+//! and again after each restart, with the log level and the subscriptions of that time. Each session sees a process of its own:
+//!
+//! * Requests get upstream ids, which are also their progress tokens, so answers and progress reach one session.
+//! * The process has the most verbose log level of all sessions, and subscribes to a resource while any session does.
+//! * A request from the process gets an id of its own too, and only the session that has got it can answer it.
+//!
+//! The owner calls [`Multiplexer::begin`] when a process was started, and acts on each [`Output`].
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use uuid::Uuid;
+
+use super::Who;
+use crate::service::json::{quote, unescape};
+use crate::service::jsonrpc::{
+    Envelope, Forwarded, IdKey, IdRanges, MessageKind, PROGRESS, Pending, Reference, RequestKind,
+    UpstreamIds, cancellation, code, error, splice,
+};
+
+/// The process in the tables of requests: there is one.
+pub(super) const PROCESS: usize = 0;
+
+/// What a subscription costs in addition to its URI, and the most that those of one session may cost, in bytes.
+const SUBSCRIPTION_COST: usize = 64;
+const MAX_SUBSCRIPTIONS: usize = 64 << 10;
+
+/// The maximum number of responses to Outrigger itself that are expected.
+const MAX_TOLD: usize = 1024;
+
+/// What the owner has to do.
+#[derive(Debug)]
+pub(crate) enum Output {
+    /// Send a line to the process. What is sent is bounded by what was accepted.
+    Process(String),
+    /// Send a line to the process that answers one of its own, unless it does not read.
+    Reply(String),
+    /// Pass a message on to a session. It has the ids of the session.
+    Session(Uuid, Incoming<'static>, String),
+    /// Stop the process: it has refused to initialize.
+    Refused,
+}
+
+/// What a message from a process is for its session.
+#[derive(Debug)]
+pub(crate) enum Incoming<'a> {
+    /// The answer to the request with this id.
+    Answer(Cow<'a, str>),
+    /// The progress of the request with this token.
+    Progress(Option<Cow<'a, str>>),
+    /// A change that belongs to no request.
+    Change,
+    Request,
+    /// Another notification.
+    Other,
+}
+
+/// How a message was handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Handled {
+    Passed,
+    /// It is for nobody, or nobody knows for whom it is.
+    Dropped,
+    /// A request of the process that is for no session, which it was told.
+    Refused,
+}
+
+/// The log levels, the most verbose first.
+const LEVELS: [&str; 8] = [
+    "debug",
+    "info",
+    "notice",
+    "warning",
+    "error",
+    "critical",
+    "alert",
+    "emergency",
+];
+
+/// A log level, as its place in [`LEVELS`].
+pub(super) type Level = usize;
+
+/// Parses a log level, which is JSON.
+pub(super) fn level(raw: &str) -> Option<Level> {
+    let name = raw.starts_with('"').then(|| unescape(raw))?;
+    LEVELS.iter().position(|level| *level == name)
+}
+
+/// A session.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) session: Uuid,
+    /// The log level that it has asked for.
+    pub(super) level: Option<Level>,
+    /// The resources that it has subscribed to, and what they cost.
+    pub(super) subscriptions: HashSet<Box<str>>,
+    cost: usize,
+}
+
+/// What a request to the process is for.
+#[derive(Debug)]
+pub(super) enum Purpose {
+    /// The process is initialized.
+    Begin,
+    /// The process is told something for all sessions.
+    Own,
+    /// The member waits for the answer.
+    Call(usize, Effect),
+}
+
+impl RequestKind for Purpose {
+    fn is_subscription(&self) -> bool {
+        false
+    }
+}
+
+/// What an error in the answer takes back.
+#[derive(Debug)]
+pub(super) enum Effect {
+    Nothing,
+    /// The level that the session had before.
+    Level(Option<Level>),
+    /// The resource that the session has newly subscribed to.
+    Subscribes(Box<str>),
+}
+
+/// A request from the process that a session has got. The session takes the place of the process in the table.
+#[derive(Debug)]
+pub(super) struct Question;
+
+impl RequestKind for Question {
+    fn is_subscription(&self) -> bool {
+        false
+    }
+}
+
+/// How far the process has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It does not run, or has not got anything yet.
+    Stopped,
+    Initializing,
+    Ready,
+}
+
+/// The sessions of one process.
+#[derive(Debug)]
+pub(crate) struct Multiplexer {
+    who: Who,
+    /// The revision and the capabilities of all sessions, as JSON.
+    version: Box<str>,
+    capabilities: Box<str>,
+    /// The sessions, by numbers that are not reused. The newest is the last.
+    pub(super) members: BTreeMap<usize, Member>,
+    joined: usize,
+    /// Requests from sessions and from Outrigger itself.
+    pub(super) calls: Pending<Forwarded<Purpose>>,
+    /// The upstream ids of the members' requests, by their own ids.
+    pub(super) own_ids: HashMap<(usize, IdKey), u64>,
+    /// Requests from the process.
+    pub(super) questions: Pending<Forwarded<Question>>,
+    pub(super) ids: UpstreamIds,
+    pub(super) phase: Phase,
+    /// The result of `initialize`.
+    pub(super) result: Option<Box<str>>,
+    /// The members that wait for this result, with the ids of their requests.
+    pub(super) arrivals: Vec<(usize, Box<str>)>,
+    /// The requests that wait until the process is ready, in order, and their bytes.
+    pub(super) held: BTreeMap<u64, String>,
+    held_bytes: usize,
+    /// Whether a session has said that it is initialized, and whether the process knows.
+    is_initialized: bool,
+    is_told: bool,
+    /// The level that the process was told.
+    level: Option<Level>,
+}
+
+impl Multiplexer {
+    /// Sessions with this revision and these capabilities, which are JSON.
+    pub(crate) fn new(who: Who, version: &str, capabilities: &str) -> Self {
+        Self {
+            who,
+            version: version.into(),
+            capabilities: capabilities.into(),
+            members: BTreeMap::new(),
+            joined: 0,
+            calls: Pending::new(None),
+            own_ids: HashMap::new(),
+            questions: Pending::new(None),
+            ids: UpstreamIds::default(),
+            phase: Phase::Stopped,
+            result: None,
+            arrivals: Vec::new(),
+            held: BTreeMap::new(),
+            held_bytes: 0,
+            is_initialized: false,
+            is_told: false,
+            level: None,
+        }
+    }
+
+    /// The bytes of the requests that wait until the process is ready.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
+    pub(crate) fn has_members(&self) -> bool {
+        !self.members.is_empty()
+    }
+
+    /// Whether a process has to run now, although none does.
+    pub(crate) fn needs_process(&self) -> bool {
+        let has_subscriptions = self.subscriptions().next().is_some();
+        self.phase == Phase::Stopped
+            && (has_subscriptions || !self.held.is_empty() || !self.arrivals.is_empty())
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.phase == Phase::Ready
+    }
+
+    /// Whether the process may be stopped without a loss.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.own_ids.is_empty()
+            && self.arrivals.is_empty()
+            && self.questions.len() == 0
+            && self.subscriptions().next().is_none()
+    }
+
+    fn subscriptions(&self) -> impl Iterator<Item = &str> {
+        let members = self.members.values();
+        members.flat_map(|member| member.subscriptions.iter().map(|uri| &**uri))
+    }
+
+    /// Whether everything that no request ties to a session is for this session, because no other one has anything to do with the
+    /// process. Work of a session that has ended may go on, so among several persons there must have been no other one.
+    pub(super) fn sole(&self) -> Option<Uuid> {
+        let is_sole = match self.who {
+            Who::Person => self.members.len() == 1,
+            Who::Everybody => self.joined == 1,
+        };
+        let (_, member) = self.members.first_key_value().filter(|_| is_sole)?;
+        Some(member.session)
+    }
+
+    pub(super) fn is_one_person(&self) -> bool {
+        self.who == Who::Person
+    }
+
+    /// Adds a session. Returns its number.
+    pub(crate) fn join(&mut self, session: Uuid) -> usize {
+        self.joined += 1;
+        let member = Member {
+            session,
+            level: None,
+            subscriptions: HashSet::new(),
+            cost: 0,
+        };
+        self.members.insert(self.joined, member);
+        self.joined
+    }
+
+    /// Removes a session: its requests are cancelled, the requests to it fail, and what only it has asked for is taken back.
+    pub(crate) fn leave(&mut self, number: usize, out: &mut Vec<Output>) {
+        let Some(member) = self.members.remove(&number) else {
+            return;
+        };
+        self.arrivals.retain(|(arrival, _)| *arrival != number);
+        let is_own =
+            |call: &Forwarded<Purpose>| matches!(call.call, Purpose::Call(by, _) if by == number);
+        for id in self.calls.ids_of(is_own) {
+            self.cancel(id, out);
+        }
+        for id in self.questions.ids_of_process(number) {
+            if let Some(question) = self.questions.remove(id)
+                && let Some(ids) = question.sender_ids
+            {
+                let failed = error(&ids.id, code::INTERNAL, "The client has left", None);
+                out.push(Output::Process(failed));
+            }
+        }
+        for uri in &member.subscriptions {
+            if !self.has_subscription(uri) {
+                self.tell(
+                    "resources/unsubscribe",
+                    &format!(r#""uri":{}"#, quote(uri)),
+                    out,
+                );
+            }
+        }
+        if let Some(level) = self.wanted_level()
+            && self.level != Some(level)
+        {
+            self.tell_level(level, out);
+        }
+    }
+
+    fn has_subscription(&self, uri: &str) -> bool {
+        let mut members = self.members.values();
+        members.any(|member| member.subscriptions.contains(uri))
+    }
+
+    fn wanted_level(&self) -> Option<Level> {
+        self.members
+            .values()
+            .filter_map(|member| member.level)
+            .min()
+    }
+
+    fn tell_level(&mut self, level: Level, out: &mut Vec<Output>) {
+        self.level = Some(level);
+        let params = format!(r#""level":"{}""#, LEVELS[level]);
+        self.tell("logging/setLevel", &params, out);
+    }
+
+    /// Sends a request from Outrigger itself, if the process runs. The response does not matter.
+    fn tell(&mut self, method: &str, params: &str, out: &mut Vec<Output>) {
+        if self.phase == Phase::Ready {
+            self.ask(method, params, Purpose::Own, out);
+        }
+    }
+
+    fn ask(&mut self, method: &str, params: &str, call: Purpose, out: &mut Vec<Output>) {
+        let upstream_id = self.ids.next();
+        let request = Forwarded {
+            process: PROCESS,
+            upstream_id,
+            sender_ids: None,
+            call,
+        };
+        // The response to what the process is told does not matter, so only some are expected.
+        if self.calls.len().saturating_sub(self.own_ids.len()) < MAX_TOLD {
+            self.calls.insert(upstream_id, request);
+        }
+        out.push(Output::Process(format!(
+            r#"{{"jsonrpc":"2.0","id":{upstream_id},"method":"{method}","params":{{{params}}}}}"#
+        )));
+    }
+
+    /// Initializes a process that was just started.
+    pub(crate) fn begin(&mut self, out: &mut Vec<Output>) {
+        self.phase = Phase::Initializing;
+        self.is_told = false;
+        let (version, capabilities) = (&self.version, &self.capabilities);
+        let params = format!(
+            r#""protocolVersion":{version},"capabilities":{capabilities},"clientInfo":{{"name":"outrigger","version":"{}"}}"#,
+            env!("CARGO_PKG_VERSION")
+        );
+        self.ask("initialize", &params, Purpose::Begin, out);
+    }
+
+    /// Sends a process that is initialized what it has to know, and the requests that have waited for it.
+    pub(super) fn complete(&mut self, out: &mut Vec<Output>) {
+        self.phase = Phase::Ready;
+        if self.is_initialized || !self.held.is_empty() {
+            self.initialized(out);
+        }
+        self.level = None;
+        if let Some(level) = self.wanted_level() {
+            self.tell_level(level, out);
+        }
+        let uris: HashSet<String> = self.subscriptions().map(quote).collect();
+        for uri in uris {
+            self.tell("resources/subscribe", &format!(r#""uri":{uri}"#), out);
+        }
+        self.held_bytes = 0;
+        let held = std::mem::take(&mut self.held);
+        out.extend(held.into_values().map(Output::Process));
+    }
+
+    fn initialized(&mut self, out: &mut Vec<Output>) {
+        self.is_initialized = true;
+        if self.phase == Phase::Ready && !self.is_told {
+            self.is_told = true;
+            let text = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+            out.push(Output::Process(text.to_owned()));
+        }
+    }
+
+    /// Handles a message from a session.
+    pub(crate) fn handle_session(
+        &mut self,
+        number: usize,
+        envelope: &Envelope<'_>,
+        out: &mut Vec<Output>,
+    ) -> Handled {
+        match &envelope.kind {
+            MessageKind::Request { method, id } => {
+                let ids = IdRanges::find(envelope, id.clone());
+                match ids.and_then(|ids| self.request(number, method, &ids, envelope, out)) {
+                    Ok(()) => {}
+                    Err(why) => {
+                        let own = &envelope.text[id.clone()];
+                        let failed = error(own, code::PARAMS, "Invalid params", Some(why));
+                        self.answer(number, own, failed, out);
+                    }
+                }
+                Handled::Passed
+            }
+            MessageKind::Notification { method } => self.notify(number, method, envelope, out),
+            MessageKind::Response { id, .. } => {
+                let raw = &envelope.text[id.clone()];
+                let question = self.questions.of_process(number, raw);
+                let Some(upstream_id) = question.map(|question| question.upstream_id) else {
+                    return Handled::Dropped;
+                };
+                let question = self.questions.remove(upstream_id);
+                let restored = question.and_then(|question| {
+                    question.restore(envelope, id.clone(), |parts| parts.concat())
+                });
+                out.extend(restored.map(Output::Process));
+                Handled::Passed
+            }
+        }
+    }
+
+    /// Answers a request of a session.
+    pub(super) fn answer(&self, number: usize, id: &str, text: String, out: &mut Vec<Output>) {
+        if let Some(member) = self.members.get(&number) {
+            let answer = Incoming::Answer(id.to_owned().into());
+            out.push(Output::Session(member.session, answer, text));
+        }
+    }
+
+    fn request(
+        &mut self,
+        number: usize,
+        method: &str,
+        ids: &IdRanges,
+        envelope: &Envelope<'_>,
+        out: &mut Vec<Output>,
+    ) -> Result<(), &'static str> {
+        let text = envelope.text;
+        let own = &text[ids.id.clone()];
+        let mut effect = Effect::Nothing;
+        let mut edit = None;
+        match method {
+            "initialize" => {
+                match &self.result {
+                    Some(result) => self.answer(number, own, answered(own, result), out),
+                    None => self.arrivals.push((number, own.into())),
+                }
+                return Ok(());
+            }
+            _ if method.starts_with("tasks/") || envelope.of_body("task").is_some() => {
+                let why = "a shared MCP server has no tasks";
+                let failed = error(own, code::NO_METHOD, "Method not found", Some(why));
+                self.answer(number, own, failed, out);
+                return Ok(());
+            }
+            "logging/setLevel" => {
+                let range = envelope.of_body("level").ok_or("\"level\" is missing")?;
+                // The process rejects a level that it does not know.
+                if let Some(level) = level(&text[range.clone()]) {
+                    effect = Effect::Level(self.set_level(number, Some(level)));
+                    self.level = self.wanted_level();
+                    edit = self.level.map(|level| (range, QUOTED_LEVELS[level]));
+                }
+            }
+            "resources/subscribe" => {
+                let uri = uri_of(envelope)?;
+                if self.subscribe(number, &uri)? {
+                    effect = Effect::Subscribes(uri);
+                }
+            }
+            "resources/unsubscribe" => {
+                let uri = uri_of(envelope)?;
+                self.unsubscribe(number, &uri);
+                if self.has_subscription(&uri) {
+                    self.answer(number, own, answered(own, "{}"), out);
+                    return Ok(());
+                }
+            }
+            _ => {}
+        }
+        let upstream_id = self.ids.next();
+        let sent = ids.replace(text, upstream_id, edit, |parts| parts.concat());
+        self.own_ids.insert((number, IdKey::of(own)), upstream_id);
+        let call = Forwarded {
+            process: PROCESS,
+            upstream_id,
+            sender_ids: Some(ids.read(text)),
+            call: Purpose::Call(number, effect),
+        };
+        self.calls.insert(upstream_id, call);
+        if self.phase == Phase::Ready {
+            self.initialized(out);
+            out.push(Output::Process(sent));
+        } else {
+            self.held_bytes += sent.len();
+            self.held.insert(upstream_id, sent);
+        }
+        Ok(())
+    }
+
+    /// Returns the level before.
+    fn set_level(&mut self, number: usize, level: Option<Level>) -> Option<Level> {
+        let member = self.members.get_mut(&number)?;
+        std::mem::replace(&mut member.level, level)
+    }
+
+    /// Returns whether the subscription is new.
+    fn subscribe(&mut self, number: usize, uri: &str) -> Result<bool, &'static str> {
+        let Some(member) = self.members.get_mut(&number) else {
+            return Ok(false);
+        };
+        if member.subscriptions.contains(uri) {
+            return Ok(false);
+        }
+        let cost = uri.len() + SUBSCRIPTION_COST;
+        if member.cost + cost > MAX_SUBSCRIPTIONS {
+            return Err("the session has too many subscriptions");
+        }
+        member.cost += cost;
+        Ok(member.subscriptions.insert(uri.into()))
+    }
+
+    pub(super) fn unsubscribe(&mut self, number: usize, uri: &str) {
+        if let Some(member) = self.members.get_mut(&number)
+            && member.subscriptions.remove(uri)
+        {
+            member.cost -= uri.len() + SUBSCRIPTION_COST;
+        }
+    }
+
+    /// Takes back what a session has asked for in a request that has failed.
+    pub(super) fn take_back(&mut self, number: usize, effect: Effect) {
+        match effect {
+            Effect::Nothing => {}
+            Effect::Level(before) => _ = self.set_level(number, before),
+            Effect::Subscribes(uri) => self.unsubscribe(number, &uri),
+        }
+    }
+
+    /// Takes a request out of the tables.
+    pub(super) fn take(&mut self, upstream_id: u64) -> Option<Forwarded<Purpose>> {
+        let call = self.calls.remove(upstream_id)?;
+        if let (Purpose::Call(number, _), Some(ids)) = (&call.call, &call.sender_ids) {
+            self.own_ids.remove(&(*number, IdKey::of(&ids.id)));
+        }
+        Some(call)
+    }
+
+    /// Cancels a request that its session does not want any more. Returns whether the process has it and has to be told.
+    fn drop_call(&mut self, upstream_id: u64) -> bool {
+        self.take(upstream_id);
+        match self.held.remove(&upstream_id) {
+            Some(text) => {
+                self.held_bytes -= text.len();
+                false
+            }
+            None => self.phase == Phase::Ready,
+        }
+    }
+
+    fn cancel(&mut self, upstream_id: u64, out: &mut Vec<Output>) {
+        if self.drop_call(upstream_id) {
+            let why = Some("Client disconnected");
+            out.push(Output::Process(cancellation(upstream_id, why)));
+        }
+    }
+
+    fn notify(
+        &mut self,
+        number: usize,
+        method: &str,
+        envelope: &Envelope<'_>,
+        out: &mut Vec<Output>,
+    ) -> Handled {
+        let text = envelope.text;
+        match method {
+            "notifications/initialized" => self.initialized(out),
+            "notifications/cancelled" => {
+                let Some(range) = envelope.request_id.clone() else {
+                    return Handled::Dropped;
+                };
+                let key = (number, IdKey::of(&text[range.clone()]));
+                let Some(&upstream_id) = self.own_ids.get(&key) else {
+                    return Handled::Dropped;
+                };
+                if self.drop_call(upstream_id) {
+                    let id = upstream_id.to_string();
+                    let cancelled = splice(text, &mut [(range, &id)]).concat();
+                    out.push(Output::Process(cancelled));
+                }
+            }
+            PROGRESS => match self.questions.reference(number, method, envelope) {
+                Reference::Progress(to) => out.push(Output::Process(to.parts(text).concat())),
+                _ => return Handled::Dropped,
+            },
+            // Those about tasks name tasks that this process does not have. One person's sessions may say anything else.
+            _ if self.is_one_person()
+                && self.phase == Phase::Ready
+                && !method.starts_with("notifications/tasks/") =>
+            {
+                out.push(Output::Process(text.to_owned()));
+            }
+            _ => return Handled::Dropped,
+        }
+        Handled::Passed
+    }
+
+    /// The process does not run any more. It had nothing to do.
+    pub(crate) fn forget_process(&mut self) {
+        self.phase = Phase::Stopped;
+        self.questions = Pending::new(None);
+        if self.own_ids.is_empty() {
+            self.calls = Pending::new(None);
+        }
+    }
+
+    /// Handles the end of the process, or its failure to begin. All requests fail, and `fails` writes the errors.
+    pub(crate) fn end(&mut self, fails: impl Fn(&str) -> String, out: &mut Vec<Output>) {
+        self.held.clear();
+        self.held_bytes = 0;
+        for (number, id) in std::mem::take(&mut self.arrivals) {
+            self.answer(number, &id, fails(&id), out);
+        }
+        for id in self.calls.ids_of(|_| true) {
+            if let Some(call) = self.take(id)
+                && let (Purpose::Call(number, effect), Some(ids)) = (call.call, call.sender_ids)
+            {
+                self.take_back(number, effect);
+                self.answer(number, &ids.id, fails(&ids.id), out);
+            }
+        }
+        self.forget_process();
+    }
+}
+
+/// The levels as JSON.
+const QUOTED_LEVELS: [&str; 8] = [
+    r#""debug""#,
+    r#""info""#,
+    r#""notice""#,
+    r#""warning""#,
+    r#""error""#,
+    r#""critical""#,
+    r#""alert""#,
+    r#""emergency""#,
+];
+
+/// The response with a result, which is JSON.
+pub(super) fn answered(id: &str, result: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)
+}
+
+/// The resource that a request or a notification is about.
+pub(super) fn uri_of(envelope: &Envelope<'_>) -> Result<Box<str>, &'static str> {
+    let raw = envelope.of_body("uri").map(|range| &envelope.text[range]);
+    let raw = raw.filter(|raw| raw.starts_with('"'));
+    raw.map(|raw| unescape(raw).into())
+        .ok_or("\"uri\" is not a string")
+}

@@ -1,0 +1,310 @@
+//! `outrigger mcp --share`: sessions of older revisions share a process, and nothing crosses.
+
+use std::net::SocketAddr;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::client::{ANY, Answer, JSON, Session, figure, send};
+use crate::common::program::Program;
+use crate::common::traces::{TraceFile, eventually};
+
+/// A server that supports only revisions with sessions. It logs the lines that it gets to the file `$LOG`, and answers each request
+/// with the arguments that it has got. `$line` is the request, and `$id` its id.
+const SERVER: &str = r#"
+    while read -r line; do
+        echo "$line" >> "$LOG"
+        id=${line#*'"id":'}; id=${id%%[,\}]*}
+        case "$line" in
+        *server/discover*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}\n' "$id";;
+        *'"method":"initialize"'*REFUSE*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"no"}}\n' "$id";;
+        *'"method":"initialize"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"tasks":{}},"pid":%s}}\n' "$id" $$;;
+        *'"method":"notifications/'*) ;;
+        *'"result":'*|*'"error":'*) ;;
+        *exit*) exit 3;;
+        *ask*) echo '{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":{}}'
+            printf '{"jsonrpc":"2.0","id":%s,"result":{}}\n' "$id";;
+        *change*) printf '{"jsonrpc":"2.0","id":%s,"result":{}}\n' "$id"
+            echo '{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"memo:a"}}';;
+        *never*) ;;
+        *'"arguments"'*) arguments=${line#*'"arguments":'}; arguments=${arguments%%\}*}
+            token=${line#*'"progressToken":'}; token=${token%%[,\}]*}
+            case "$line" in *progressToken*) printf '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1,"message":"%s"}}\n' "$token" "${arguments#*:}";; esac
+            printf '{"jsonrpc":"2.0","id":%s,"result":%s}}\n' "$id" "$arguments";;
+        *) printf '{"jsonrpc":"2.0","id":%s,"result":{}}\n' "$id";;
+        esac
+    done
+"#;
+
+fn script(log: &TraceFile) -> String {
+    format!("LOG='{}'\n{SERVER}", log.path())
+}
+
+fn serve(name: &str, options: &[&str]) -> (Program, TraceFile) {
+    let log = TraceFile::new(&format!("mcp-share-{name}"));
+    let script = script(&log);
+    let args = [&["mcp"][..], options, &["--", "sh", "-c", &script]].concat();
+    (Program::start(&args), log)
+}
+
+fn lines(log: &TraceFile, part: &str) -> usize {
+    log.text()
+        .lines()
+        .filter(|line| line.contains(part))
+        .count()
+}
+
+/// Begins a session of a client with this revision and these capabilities.
+fn begin(address: SocketAddr, version: &str, capabilities: Value, fields: &[&str]) -> Answer {
+    let body = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": version, "capabilities": capabilities, "clientInfo": {"name": "t", "version": "1"},
+    }});
+    send(
+        address,
+        "POST",
+        &[&[JSON, ANY], fields].concat(),
+        &body.to_string(),
+    )
+}
+
+fn echo(session: &Session, id: Value, text: &str) -> Value {
+    let params = json!({"name": "echo", "arguments": {"text": text}});
+    session
+        .send(json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}))
+        .response()
+}
+
+#[test]
+fn each_session_gets_its_own_answers_and_progress_from_one_process() {
+    let (server, log) = serve("own", &["--share", "all"]);
+    let address = server.address();
+    let sessions: Vec<Session> = (0..8).map(|_| Session::begin(address)).collect();
+    for round in 0..5 {
+        for (number, session) in sessions.iter().enumerate() {
+            let text = format!("{round}-{number}");
+            let answer = echo(session, json!("same"), &text);
+            assert_eq!(
+                (&answer["id"], &answer["result"]["text"]),
+                (&json!("same"), &json!(text))
+            );
+        }
+    }
+    for (number, session) in sessions.iter().enumerate() {
+        let params = json!({"arguments": {"n": number}, "_meta": {"progressToken": "t"}});
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+        let mut answer = session.send(call);
+        assert_eq!(
+            answer.event().expect("an event without data").1,
+            Value::Null
+        );
+        let (_, progress) = answer.event().expect("progress");
+        assert_eq!(progress["params"]["progressToken"], "t");
+        assert_eq!(progress["params"]["message"], number.to_string());
+        assert_eq!(answer.event().expect("the answer").1["result"]["n"], number);
+    }
+    assert_eq!(
+        (figure(address, "shared"), lines(&log, "\"initialize\"")),
+        (1, 1)
+    );
+    eventually("the process that was asked for its revisions exits", || {
+        figure(address, "processes") == 1
+    });
+    for session in &sessions {
+        assert_eq!(send(address, "DELETE", &[&session.field], "").status, 204);
+    }
+    assert_eq!(figure(address, "sessions"), 0);
+}
+
+#[test]
+fn clients_with_other_revisions_or_capabilities_get_another_process() {
+    let (server, log) = serve("kinds", &["--share", "principal"]);
+    let address = server.address();
+    for (version, capabilities) in [
+        ("2025-11-25", json!({})),
+        ("2025-06-18", json!({})),
+        (
+            "2025-11-25",
+            json!({"roots": {"listChanged": true}, "sampling": {}}),
+        ),
+        (
+            "2025-11-25",
+            json!({"sampling": {}, "roots": {"listChanged": true}}),
+        ),
+        ("2025-11-25", json!({"tasks": {}})),
+    ] {
+        let answer = begin(address, version, capabilities, &[]).response();
+        assert!(answer["result"]["pid"].is_u64());
+        assert!(answer["result"]["capabilities"]["tasks"].is_null());
+    }
+    assert_eq!(
+        (figure(address, "shared"), lines(&log, "\"initialize\"")),
+        (3, 3)
+    );
+    let refused = begin(address, "2025-11-25", json!([]), &[]);
+    assert_eq!(
+        (refused.status, &refused.response()["error"]["code"]),
+        (400, &json!(-32602))
+    );
+}
+
+#[test]
+fn a_process_that_exits_fails_its_calls_and_is_started_again_with_what_it_knew() {
+    let (server, log) = serve("exit", &["--share", "all"]);
+    let address = server.address();
+    let (one, other) = (Session::begin(address), Session::begin(address));
+    for (session, level) in [(&one, "debug"), (&other, "error")] {
+        let call = json!({"jsonrpc": "2.0", "id": 5, "method": "logging/setLevel", "params": {"level": level}});
+        assert!(session.send(call).response()["id"] == 5);
+    }
+    let subscribe = json!({"jsonrpc": "2.0", "id": 6, "method": "resources/subscribe", "params": {"uri": "memo:a"}});
+    assert!(other.send(subscribe).response()["id"] == 6);
+    let answer = one
+        .send(json!({"jsonrpc": "2.0", "id": 7, "method": "exit"}))
+        .response();
+    assert_eq!(answer["error"]["message"], "MCP server exited");
+    assert_eq!(answer["error"]["data"]["code"], 3);
+    assert_eq!(echo(&other, json!(8), "again")["result"]["text"], "again");
+    assert_eq!(lines(&log, "\"initialize\""), 2);
+    assert_eq!(
+        lines(&log, r#"setLevel","params":{"level":"debug"}"#),
+        3,
+        "the most verbose one"
+    );
+    assert_eq!(lines(&log, "resources/subscribe"), 2);
+    // Its subscriber is told of the change, and nobody else.
+    let mut stream = other.listen(None);
+    stream.event();
+    let (mut quiet, change) = (
+        one.listen(None),
+        json!({"jsonrpc": "2.0", "id": 9, "method": "change"}),
+    );
+    quiet.event();
+    assert!(one.send(change).response()["id"] == 9);
+    assert_eq!(
+        stream.event().expect("a change").1["params"]["uri"],
+        "memo:a"
+    );
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "resources/unsubscribe", "params": {"uri": "memo:a"}});
+    assert!(other.send(call).response()["id"] == 1);
+}
+
+#[test]
+fn an_idle_process_is_stopped_and_starts_with_the_next_request() {
+    let (server, log) = serve("idle", &["--share", "principal", "--process-idle", "1s"]);
+    let address = server.address();
+    let session = Session::begin(address);
+    assert_eq!(echo(&session, json!(1), "a")["result"]["text"], "a");
+    eventually("the process is stopped", || {
+        figure(address, "processes") == 0
+    });
+    assert_eq!(figure(address, "sessions"), 1);
+    assert_eq!(echo(&session, json!(2), "b")["result"]["text"], "b");
+    assert_eq!(lines(&log, "\"initialize\""), 2);
+    // A subscription keeps it.
+    let call = json!({"jsonrpc": "2.0", "id": 3, "method": "resources/subscribe", "params": {"uri": "memo:a"}});
+    assert!(session.send(call).response()["id"] == 3);
+    assert_eq!(send(address, "DELETE", &[&session.field], "").status, 204);
+    eventually("the last session has left", || {
+        figure(address, "processes") == 0
+    });
+    assert_eq!(lines(&log, "resources/unsubscribe"), 1);
+}
+
+#[test]
+fn a_request_from_the_process_reaches_the_newest_session_of_a_person_and_nobody_among_several() {
+    let token = TraceFile::new("mcp-share-token");
+    std::fs::write(token.path(), "secret-of-somebody-1234567890\n").expect("a file");
+    for (share, status) in [("principal", 1), ("all", 0)] {
+        let options = ["--listen", "127.0.0.1:0", "--share", share, "--token-file"];
+        let log = TraceFile::new("mcp-share-ask");
+        let (script, token) = (script(&log), token.path());
+        let args = [&["mcp"][..], &options, &[&token, "--", "sh", "-c", &script]].concat();
+        let server = Program::spawn(Command::new(env!("CARGO_BIN_EXE_outrigger")).args(args));
+        let address = server.address();
+        let sessions: Vec<Session> = (0..2)
+            .map(|_| {
+                let answer = begin(address, "2025-11-25", json!({}), &[TOKEN]);
+                let field = format!(
+                    "Mcp-Session-Id: {}",
+                    answer.field("Mcp-Session-Id").expect("an id")
+                );
+                Session {
+                    address,
+                    field: format!("{field}\r\n{TOKEN}"),
+                }
+            })
+            .collect();
+        let mut stream = sessions[1].listen(None);
+        stream.event();
+        let asked = sessions[0]
+            .send(json!({"jsonrpc": "2.0", "id": 1, "method": "ask"}))
+            .response();
+        assert_eq!(asked["id"], 1);
+        if status == 1 {
+            let question = stream.event().expect("a request").1;
+            assert_eq!(question["method"], "sampling/createMessage");
+            // Another session cannot answer it.
+            let answer = json!({"jsonrpc": "2.0", "id": question["id"], "result": {"by": "one"}});
+            assert_eq!(sessions[0].send(answer).status, 202);
+            let answer = json!({"jsonrpc": "2.0", "id": question["id"], "result": {"by": "other"}});
+            assert_eq!(sessions[1].send(answer).status, 202);
+            eventually("the process has the answer", || {
+                lines(&log, r#""by":"other""#) == 1
+            });
+            assert_eq!(lines(&log, r#""by":"one""#), 0);
+        } else {
+            eventually("the process is told", || lines(&log, "-32601") == 1);
+        }
+    }
+}
+
+const TOKEN: &str = "Authorization: Bearer secret-of-somebody-1234567890";
+
+#[test]
+fn a_process_that_refuses_to_initialize_ends_its_sessions_only() {
+    let (server, _log) = serve("refuse", &["--share", "all"]);
+    let address = server.address();
+    let session = Session::begin(address);
+    let answer = begin(
+        address,
+        "2025-11-25",
+        json!({"experimental": {"REFUSE": {}}}),
+        &[],
+    );
+    assert!(answer.field("Mcp-Session-Id").is_none());
+    assert_eq!(answer.response()["error"]["message"], "no");
+    assert_eq!(figure(address, "sessions"), 1);
+    assert_eq!(echo(&session, json!(1), "a")["result"]["text"], "a");
+}
+
+#[test]
+fn tasks_are_refused_and_limits_hold() {
+    let (server, _log) = serve("limits", &["--share", "all", "--max-sessions", "2"]);
+    let address = server.address();
+    let session = Session::begin(address);
+    let other = begin(address, "2025-06-18", json!({}), &[]);
+    assert_eq!(other.status, 503, "a process counts as a session");
+    let tasks = session
+        .send(json!({"jsonrpc": "2.0", "id": 1, "method": "tasks/list"}))
+        .response();
+    assert_eq!(tasks["error"]["code"], -32601);
+    let uri = format!("memo:{}", "x".repeat(40_000));
+    let mut codes = Vec::new();
+    for place in ["a", "b"] {
+        let params = json!({"uri": format!("{uri}{place}"), "arguments": {"a": 1}});
+        let call =
+            json!({"jsonrpc": "2.0", "id": 1, "method": "resources/subscribe", "params": params});
+        codes.push(session.send(call).response()["error"]["code"].clone());
+    }
+    assert_eq!(codes, [Value::Null, json!(-32602)]);
+    let never = json!({"jsonrpc": "2.0", "id": 1, "method": "never"});
+    let mut waiting = session.send(never);
+    waiting.event();
+    let cancel =
+        json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}});
+    assert_eq!(session.send(cancel).status, 202);
+    assert_eq!(
+        waiting.event().expect("an error").1["error"]["code"],
+        -32800
+    );
+}
