@@ -50,7 +50,7 @@ pub use echo::Echo;
 pub use endpoint::{Endpoint, ParseEndpointError};
 pub use framing::{Framing, ParseFramingError};
 #[cfg(feature = "mcp")]
-pub use mcp::{Mcp, McpConfig, McpShare};
+pub use mcp::{Mcp, McpConfig, McpShare, McpStart};
 pub use pipe_program::{PipeConfig, PipePerClient, PipeShared};
 pub use process::{Compat, Processes, ProcessesConfig, SessionCommand, Terminal, TerminalConfig};
 #[cfg(feature = "cli")]

@@ -178,18 +178,18 @@ def text_of(message):
 
 
 class Session:
-    """A session of revision 2025-11-25."""
+    """A session of revision 2025-11-25, or of another one."""
 
-    def __init__(self, port, fields=(), source="127.0.0.1"):
+    def __init__(self, port, fields=(), source="127.0.0.1", version=VERSION):
         self.port, self.source = port, source
         self.connection = Connection(port, source)
         self.fields = {"Content-Type": "application/json", "Accept": BOTH, **dict(fields)}
-        params = {"protocolVersion": VERSION, "capabilities": {"sampling": {}}, "clientInfo": {"name": "stress", "version": "1"}}
+        params = {"protocolVersion": version, "capabilities": {"sampling": {}}, "clientInfo": {"name": "stress", "version": "1"}}
         self.status, self.messages = self.ask("initialize", params, id=0)
         self.id = self.connection.fields.get("mcp-session-id")
         self.answer = self.connection.fields
         if self.id:
-            self.fields |= {"Mcp-Session-Id": self.id, "MCP-Protocol-Version": VERSION}
+            self.fields |= {"Mcp-Session-Id": self.id, "MCP-Protocol-Version": version}
             assert self.send({"jsonrpc": "2.0", "method": "notifications/initialized"}) == 202
 
     def send(self, message):

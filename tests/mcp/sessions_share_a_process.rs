@@ -5,7 +5,8 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::client::{ANY, Answer, JSON, Session, figure, send};
+use crate::client::{ANY, Answer, JSON, Session, example, figure, request, send};
+use crate::common::call;
 use crate::common::program::Program;
 use crate::common::traces::{TraceFile, eventually};
 
@@ -259,6 +260,44 @@ fn a_request_from_the_process_reaches_the_newest_session_of_a_person_and_nobody_
 }
 
 const TOKEN: &str = "Authorization: Bearer secret-of-somebody-1234567890";
+
+#[test]
+fn a_lazy_server_starts_with_its_first_request_and_stops_when_it_is_idle() {
+    let options = ["--start", "lazy", "--process-idle", "1s", "--pool", "2"];
+    let server = example(&options);
+    let address = server.address();
+    assert_eq!(call(address, "GET", "/readyz", None).0, 200);
+    assert_eq!(figure(address, "processes"), 0);
+    for _ in 0..2 {
+        let add = json!({"name": "add", "arguments": {"a": 1, "b": 2}});
+        let answer = request(address, json!(1), "tools/call", add).response();
+        assert_eq!(answer["result"]["content"][0]["text"], "3");
+        eventually("the processes are stopped", || {
+            figure(address, "processes") == 0
+        });
+    }
+}
+
+#[test]
+fn a_session_that_has_only_asked_for_lists_ends_soon() {
+    let server = example(&["--list-idle", "1s"]);
+    let address = server.address();
+    let (checked, working, reading) = (
+        Session::begin(address),
+        Session::begin(address),
+        Session::begin(address),
+    );
+    let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    assert!(checked.send(list.clone()).response()["result"]["tools"].is_array());
+    assert!(echo(&working, json!(2), "a")["result"].is_object());
+    let _stream = reading.listen(None);
+    eventually("the health check ends", || figure(address, "sessions") == 2);
+    assert_eq!(checked.send(list.clone()).status, 404);
+    assert_eq!(
+        (working.send(list.clone()).status, reading.send(list).status),
+        (200, 200)
+    );
+}
 
 #[test]
 fn a_process_that_refuses_to_initialize_ends_its_sessions_only() {

@@ -4,7 +4,7 @@ use super::super::flags::shared::{INITIALIZE_TIMEOUT, ON_FAILURE, REQUEST_TIMEOU
 use super::super::flags::{Flag, Takes, put, samples};
 use super::super::values::{choice, duration, number, size};
 use super::{Command, ProgramArg, Serves};
-use crate::service::{Mcp, McpConfig, McpShare};
+use crate::service::{Mcp, McpConfig, McpShare, McpStart};
 
 pub(crate) static MCP: Command = Command {
     name: "mcp",
@@ -106,10 +106,23 @@ const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
+        name: "start",
+        takes: Takes::One("WHEN"),
+        words: &["now", "lazy"],
+        default: Some("now"),
+        help: "when the first process starts: with the server, or with the first request that needs it",
+        set: |settings, value| {
+            let words = [("now", McpStart::Now), ("lazy", McpStart::Lazy)];
+            put(&mut settings.mcp.start, choice(value, words))
+        },
+        rejects: &["later"],
+        ..Flag::BASE
+    },
+    Flag {
         name: "process-idle",
         takes: Takes::One("TIME"),
         default: Some("10m"),
-        help: "stop a process that sessions share if no request, question or subscription needs it for this time; it starts again when it is needed",
+        help: "stop a process that sessions share, and with --start lazy one of the pool, if no request, question or subscription needs it for this time; it starts again when it is needed",
         set: |settings, value| {
             settings.mcp.process_idle = duration(value)?;
             Ok(())
@@ -124,6 +137,17 @@ const FLAGS: &[Flag] = &[
         brief: Some("end sessions that are idle for this time"),
         set: |settings, value| {
             settings.mcp.session_idle = duration(value)?;
+            Ok(())
+        },
+        ..Flag::BASE
+    },
+    Flag {
+        name: "list-idle",
+        takes: Takes::One("TIME"),
+        default: Some("2m"),
+        help: "the same for a session whose client has only asked for lists, as a health check does",
+        set: |settings, value| {
+            settings.mcp.list_idle = duration(value)?;
             Ok(())
         },
         ..Flag::BASE

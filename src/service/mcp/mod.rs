@@ -52,6 +52,17 @@ pub enum McpShare {
     All,
 }
 
+/// When the first process starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum McpStart {
+    /// With the server.
+    #[default]
+    Now,
+    /// With the first request that needs it. A process of the pool is also stopped when it is idle ([`McpConfig::process_idle`]).
+    Lazy,
+}
+
 /// The settings of [`Mcp`].
 ///
 /// ```
@@ -81,11 +92,15 @@ pub struct McpConfig {
     pub request_timeout: Option<Duration>,
     /// Which sessions share a process.
     pub share: McpShare,
-    /// How long a process that sessions share may be unused before it is stopped. It is started again when it is needed. `None` is no
-    /// limit.
+    /// When the first process starts.
+    pub start: McpStart,
+    /// How long a process that sessions share, or one of the pool with [`McpStart::Lazy`], may be unused before it is stopped. It is
+    /// started again when it is needed. `None` is no limit.
     pub process_idle: Option<Duration>,
     /// How long a session may be unused before it ends. `None` is no limit.
     pub session_idle: Option<Duration>,
+    /// The same for a session whose client has only asked for lists, as a health check does. `None` is no limit.
+    pub list_idle: Option<Duration>,
     /// The maximum number of sessions.
     pub max_sessions: usize,
     /// The maximum number of sessions of one principal. By default, this is `max_sessions`, and half of it if there are several
@@ -119,7 +134,9 @@ impl McpConfig {
             request_timeout: None,
             share: McpShare::None,
             process_idle: Some(Duration::from_secs(10 * 60)),
+            start: McpStart::Now,
             session_idle: Some(Duration::from_secs(30 * 60)),
+            list_idle: Some(Duration::from_secs(2 * 60)),
             max_sessions: 256,
             max_sessions_each: None,
             max_requests: 1024,

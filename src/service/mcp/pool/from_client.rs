@@ -73,7 +73,9 @@ impl Pool {
                 let request = self.ids.next();
                 hub.callers.insert(reply.caller, Call::Pool(request));
                 let text = ids.replace(envelope.text, request, None, |parts| parts.concat());
-                let is_held = self.support == Support::Unknown;
+                self.last_used = ctx.now();
+                let is_running = self.slots[slot].program.is_running();
+                let is_held = self.support == Support::Unknown || !is_running;
                 let purpose = Purpose::Call {
                     reply,
                     principal,
@@ -97,6 +99,7 @@ impl Pool {
                 self.slots[slot].pending += 1;
                 if is_held {
                     self.hold(request, text);
+                    self.start_held(ctx, slot);
                 } else if is_subscription {
                     self.send_to_all(ctx, &text);
                 } else {
@@ -151,19 +154,25 @@ impl Pool {
         let slot = self
             .knowing(envelope)
             .or_else(|| self.least_busy())
+            .or_else(|| self.is_lazy.then_some(0))
             .ok_or_else(|| HttpError::unavailable("The MCP server is not running"))?;
-        let is_full = match self.support {
-            Support::Unknown => self.held + envelope.text.len() > MAX_UNREAD,
-            _ => self.slots[slot]
-                .program
-                .child_mut()
-                .is_none_or(|process| process.is_behind()),
+        let is_full = match self.slots[slot].program.child_mut() {
+            Some(process) if self.support == Support::Stateless => process.is_behind(),
+            _ => self.held + envelope.text.len() > MAX_UNREAD,
         };
         if is_full {
             return Err(HttpError::not_reading());
         }
         hub.take_request(principal)?;
         Ok((slot, ids))
+    }
+
+    /// Starts the processes that a request waits for.
+    fn start_held(&mut self, ctx: &mut Context, slot: usize) {
+        if !self.is_stopping {
+            self.slots[slot].program.queue(ctx);
+            self.start_others(ctx);
+        }
     }
 
     fn hold(&mut self, request: u64, text: String) {
@@ -243,15 +252,12 @@ impl Pool {
         else {
             return None;
         };
-        match held {
-            Some(text) => self.held -= text.len(),
-            None => {
-                let cancelled = cancellation(id, Some(why));
-                if listens.is_some() {
-                    self.send_to_all(ctx, &cancelled);
-                } else {
-                    self.send(ctx, request.process, &cancelled);
-                }
+        if held.is_none() {
+            let cancelled = cancellation(id, Some(why));
+            if listens.is_some() {
+                self.send_to_all(ctx, &cancelled);
+            } else {
+                self.send(ctx, request.process, &cancelled);
             }
         }
         Some((reply, request.sender_ids?.id))
@@ -261,9 +267,13 @@ impl Pool {
     pub(super) fn take(&mut self, hub: &mut Hub, id: u64) -> Option<PendingRequest> {
         let request = self.requests.remove(id)?;
         if let Purpose::Call {
-            reply, principal, ..
+            reply,
+            principal,
+            held,
+            ..
         } = &request.call
         {
+            self.held -= held.as_ref().map_or(0, |text| text.len());
             self.slots[request.process].pending -= 1;
             hub.end_request(principal);
             hub.callers.remove(&reply.caller);

@@ -10,17 +10,17 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use self::from_client::{Filter, States};
-use super::McpConfig;
 use super::STATELESS;
 use super::headers::Tools;
 use super::http_error::HttpError;
 use super::hub::Hub;
 use super::process::Process;
 use super::reply::Reply;
+use super::{McpConfig, McpStart};
 use crate::service::child::{Keeper, OnFailure, code_and_signal, describe};
 use crate::service::jsonrpc::{Forwarded, Pending, RequestKind, UpstreamIds};
 use crate::sys::drop_code;
-use crate::{Context, Principal, StatusCode, TimerId};
+use crate::{Context, Principal, StatusCode, Time, TimerId};
 
 pub(super) use self::from_process::server_exited;
 #[cfg(any(test, fuzzing))]
@@ -132,6 +132,12 @@ pub(super) struct Pool {
     /// The requests of callers, in the order of their ids, that wait for the probe.
     waiting: Vec<u64>,
     is_stopping: bool,
+    /// Whether the first process has said that it supports 2026-07-28.
+    is_probed: bool,
+    /// Whether processes start only when a request needs them.
+    is_lazy: bool,
+    /// When a request has last begun or ended.
+    last_used: Time,
 }
 
 /// A change that the index of processes must follow.
@@ -170,6 +176,9 @@ impl Pool {
             states: States::default(),
             waiting: Vec::new(),
             is_stopping: false,
+            is_probed: false,
+            is_lazy: config.start == McpStart::Lazy,
+            last_used: Time::default(),
         }
     }
 
@@ -189,6 +198,7 @@ impl Pool {
     /// Whether requests can be answered, or are not for the pool.
     pub(super) fn is_ready(&self) -> bool {
         match self.support {
+            _ if self.is_lazy => true,
             Support::Unknown => false,
             Support::Stateless => self.process_count() > 0,
             Support::Sessions => true,
@@ -213,6 +223,9 @@ impl Pool {
         config: &McpConfig,
     ) -> std::io::Result<Option<PoolChange>> {
         self.probe_timeout = config.initialize_timeout;
+        if self.is_lazy {
+            return Ok(None);
+        }
         match self.start_process(ctx, hub, 0) {
             Err(error) if config.restart_limit.on_failure == OnFailure::Exit => Err(error),
             started => Ok(self.handle_started(ctx, hub, 0, started)),
@@ -270,8 +283,48 @@ impl Pool {
             for text in listens {
                 self.send(ctx, slot, &text);
             }
+            self.send_held(ctx, hub, slot);
         }
         Ok(())
+    }
+
+    /// Sends a process of 2026-07-28 the requests that have waited for it. It has got the subscriptions.
+    fn send_held(&mut self, ctx: &mut Context, hub: &mut Hub, slot: usize) {
+        for id in std::mem::take(&mut self.waiting) {
+            let Some(request) = self.requests.get_mut(id) else {
+                continue;
+            };
+            if request.process != slot {
+                self.waiting.push(id);
+                continue;
+            }
+            if let Purpose::Call { held, listens, .. } = &mut request.call
+                && let Some(text) = held.take()
+            {
+                let is_sent = listens.is_some() && self.is_probed;
+                self.held -= text.len();
+                if !is_sent {
+                    self.send(ctx, slot, &text);
+                }
+                self.begin_delay(ctx, hub, id);
+            }
+        }
+    }
+
+    /// Tells the processes to stop, if no request has needed them for this time.
+    pub(super) fn stop_idle(&mut self, ctx: &mut Context, idle: Duration) -> Vec<PoolChange> {
+        let is_idle = ctx.now().since(self.last_used) >= idle;
+        if !self.is_lazy || !is_idle || self.requests.len() > 0 {
+            return Vec::new();
+        }
+        let mut changes = Vec::new();
+        for (number, slot) in self.slots.iter_mut().enumerate() {
+            if let Some(mut process) = slot.program.give_up(ctx) {
+                process.stop(ctx);
+                changes.push(PoolChange::Stopping(number, process));
+            }
+        }
+        changes
     }
 
     /// Sends a request from Outrigger itself. `params` holds more members for the request's `params`, each followed by a comma.
@@ -330,23 +383,14 @@ impl Pool {
         }
         // Much of the code so far is needed only at the start.
         drop_code();
-        self.held = 0;
-        let waiting = std::mem::take(&mut self.waiting);
         if self.support == Support::Stateless {
             log::info!("the MCP server supports revision {STATELESS}");
             self.list_tools(ctx, 0);
-            for id in waiting {
-                if let Some(request) = self.requests.get_mut(id)
-                    && let Purpose::Call { held, .. } = &mut request.call
-                    && let Some(text) = held.take()
-                {
-                    let slot = request.process;
-                    self.send(ctx, slot, &text);
-                    self.begin_delay(ctx, hub, id);
-                }
-            }
+            self.send_held(ctx, hub, 0);
+            self.is_probed = true;
             return None;
         }
+        let waiting = std::mem::take(&mut self.waiting);
         log::info!("the MCP server supports only revisions with sessions");
         for id in waiting {
             if let Some((reply, own_id)) = self.take_call(hub, id) {
@@ -406,8 +450,7 @@ impl Pool {
                 (Purpose::ListTools, _) => self.listing = None,
             }
         }
-        self.waiting.clear();
-        self.held = 0;
+        self.waiting.retain(|id| self.requests.get(*id).is_some());
         if was_asked && let Some(timer) = self.probe_timer.take() {
             ctx.cancel_timer(timer);
         }

@@ -176,7 +176,8 @@ impl Service for Mcp {
         let Some(client) = client else {
             if self.pool.has_queued() {
                 let change = self.pool.start_next(ctx, &mut self.hub);
-                return self.apply(change);
+                self.apply(change);
+                return self.begin_sweep(ctx);
             }
             return self.start_next_server(ctx);
         };

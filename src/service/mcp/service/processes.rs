@@ -351,8 +351,10 @@ impl Mcp {
 
     /// Sets the timer that looks for sessions to end.
     pub(super) fn begin_sweep(&mut self, ctx: &mut Context) {
-        if self.sweep.is_none() && !(self.sessions.is_empty() && self.shared.is_empty()) {
-            let idle = [self.config.session_idle, self.config.process_idle];
+        let is_unused = self.sessions.is_empty() && self.shared.is_empty();
+        if self.sweep.is_none() && !(is_unused && self.pool.process_count() == 0) {
+            let config = &self.config;
+            let idle = [config.session_idle, config.list_idle, config.process_idle];
             let idle = idle.into_iter().flatten().min().unwrap_or(Duration::MAX);
             self.sweep = Some(ctx.set_timer(SWEEP.min(idle / 4)));
         }
@@ -360,12 +362,18 @@ impl Mcp {
 
     /// Ends the sessions that have been idle for too long, and those of principals whose token was revoked.
     pub(super) fn end_unused(&mut self, ctx: &mut Context) {
-        let (now, most) = (ctx.now(), self.config.session_idle);
+        let now = ctx.now();
+        let (working, listing) = (self.config.session_idle, self.config.list_idle);
         let tokens = &ctx.config().access.tokens;
         let reason = |session: &Session| match &session.principal {
             Principal::Named(name) if tokens.find(name).is_none() => Some("its token was revoked"),
             _ => {
                 let idle = session.idle_since().map(|since| now.since(since));
+                let most = if session.has_worked() {
+                    working
+                } else {
+                    working.into_iter().chain(listing).min()
+                };
                 idle.zip(most)
                     .is_some_and(|(idle, most)| idle >= most)
                     .then_some("idle")
@@ -380,6 +388,11 @@ impl Mcp {
             self.end_session(ctx, id, why);
         }
         self.end_unused_servers(ctx);
+        if let Some(idle) = self.config.process_idle {
+            for change in self.pool.stop_idle(ctx, idle) {
+                self.apply(Some(change));
+            }
+        }
         self.begin_sweep(ctx);
     }
 

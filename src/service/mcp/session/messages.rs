@@ -49,6 +49,7 @@ impl Session {
             is_initialize: method == "initialize",
         };
         self.pending.insert(key, pending);
+        self.has_worked |= !is_routine(method);
         let call = Call::Session(self.id, stream);
         hub.callers.insert(reply.caller, call);
         let reply = Some(reply);
@@ -374,6 +375,11 @@ impl Session {
             stream.sent = id.number;
         }
     }
+}
+
+/// Whether a health check sends such a request, too.
+fn is_routine(method: &str) -> bool {
+    matches!(method, "initialize" | "ping" | "logging/setLevel") || method.ends_with("/list")
 }
 
 /// Whether a notification reports a change, which belongs to no request.

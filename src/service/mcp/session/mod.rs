@@ -68,6 +68,8 @@ pub(super) struct Session {
     is_paused: bool,
     /// When the client has last sent or read something.
     last_active: Time,
+    /// Whether the client has asked for anything but lists.
+    has_worked: bool,
 }
 
 /// Whether the session goes on after an event of its process.
@@ -100,6 +102,7 @@ impl Session {
             version: None,
             is_paused: false,
             last_active: now,
+            has_worked: false,
         }
     }
 
@@ -147,6 +150,11 @@ impl Session {
     pub(super) fn idle_since(&self) -> Option<Time> {
         let is_read = self.streams.values().any(|stream| stream.reply.is_some());
         (!is_read).then_some(self.last_active)
+    }
+
+    /// Whether the client has asked for anything but lists.
+    pub(super) fn has_worked(&self) -> bool {
+        self.has_worked
     }
 
     /// Whether no client knows the id of the session, because the caller of `initialize` disconnected before the answer.

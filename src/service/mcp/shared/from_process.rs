@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use super::member::{Level, Member};
 use super::multiplexer::{
-    Handled, Incoming, Member, Multiplexer, Output, PROCESS, Phase, Purpose, Question, answered,
-    level, uri_of,
+    Handled, Incoming, Multiplexer, Output, PROCESS, Phase, Purpose, Question, answered, uri_of,
 };
 use uuid::Uuid;
 
@@ -18,9 +18,6 @@ const MAX_RESULT: usize = 1 << 20;
 
 /// The maximum number of requests from the process that sessions have not answered.
 const MAX_QUESTIONS: usize = 256;
-
-/// A resource has at most this many parents that a subscription may be to.
-const MAX_PARENTS: usize = 64;
 
 impl Multiplexer {
     /// Handles a message from the process. `is_reading` says whether the client of a session has a stream open.
@@ -229,12 +226,14 @@ impl Multiplexer {
             "notifications/resources/updated" => {
                 if let Ok(uri) = uri_of(envelope) {
                     let subscribers = self.members.values();
-                    let subscribers = subscribers.filter(|member| is_subscribed(member, &uri));
+                    let subscribers = subscribers.filter(|member| member.wants(&uri));
                     out.extend(subscribers.map(|member| change(member, text)));
                 }
             }
             "notifications/message" => {
-                let raised = envelope.of_body("level").and_then(|at| level(&text[at]));
+                let raised = envelope
+                    .of_body("level")
+                    .and_then(|at| Level::parse(&text[at]));
                 let mut members = self.members.values();
                 let sole = self.sole();
                 let sole = members.find(|member| Some(member.session) == sole);
@@ -284,17 +283,6 @@ fn change(member: &Member, text: &str) -> Output {
 
 fn other(session: Uuid, text: &str) -> Output {
     Output::Session(session, Incoming::Other, text.to_owned())
-}
-
-/// Whether a session has subscribed to a resource, or to one that it is a part of.
-fn is_subscribed(member: &Member, uri: &str) -> bool {
-    if member.subscriptions.is_empty() {
-        return false;
-    }
-    let ends = uri.match_indices(['/', '?', '#']).take(MAX_PARENTS);
-    let mut parents = ends.flat_map(|(at, _)| [&uri[..at], &uri[..=at]]);
-    member.subscriptions.contains(uri)
-        || parents.any(|parent| member.subscriptions.contains(parent))
 }
 
 /// The result of `initialize` without the capability of tasks, which belong to one client. `None` if the result is no object, or is

@@ -1,6 +1,8 @@
 //! Shared processes: one process of an older revision for many sessions, started when a session needs it.
 
 mod from_process;
+mod from_session;
+mod member;
 mod multiplexer;
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! Many sessions of an older revision on one process, without I/O: what the sessions send.
+//! Many sessions of an older revision on one process, without I/O.
 //!
 //! The process sees one client. It is initialized once, with the revision and the capabilities that all its sessions have in common,
 //! and again after each restart, with the log level and the subscriptions of that time. Each session sees a process of its own:
@@ -15,18 +15,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use uuid::Uuid;
 
 use super::Who;
+use super::member::{Level, Member};
 use crate::service::json::{quote, unescape};
 use crate::service::jsonrpc::{
-    Envelope, Forwarded, IdKey, IdRanges, MessageKind, PROGRESS, Pending, Reference, RequestKind,
-    UpstreamIds, cancellation, code, error, splice,
+    Envelope, Forwarded, IdKey, Pending, RequestKind, UpstreamIds, cancellation, code, error,
 };
 
 /// The process in the tables of requests: there is one.
 pub(super) const PROCESS: usize = 0;
-
-/// What a subscription costs in addition to its URI, and the most that those of one session may cost, in bytes.
-const SUBSCRIPTION_COST: usize = 64;
-const MAX_SUBSCRIPTIONS: usize = 64 << 10;
 
 /// The maximum number of responses to Outrigger itself that are expected.
 const MAX_TOLD: usize = 1024;
@@ -66,38 +62,6 @@ pub(crate) enum Handled {
     Dropped,
     /// A request of the process that is for no session, which it was told.
     Refused,
-}
-
-/// The log levels, the most verbose first.
-const LEVELS: [&str; 8] = [
-    "debug",
-    "info",
-    "notice",
-    "warning",
-    "error",
-    "critical",
-    "alert",
-    "emergency",
-];
-
-/// A log level, as its place in [`LEVELS`].
-pub(super) type Level = usize;
-
-/// Parses a log level, which is JSON.
-pub(super) fn level(raw: &str) -> Option<Level> {
-    let name = raw.starts_with('"').then(|| unescape(raw))?;
-    LEVELS.iter().position(|level| *level == name)
-}
-
-/// A session.
-#[derive(Debug)]
-pub(super) struct Member {
-    pub(super) session: Uuid,
-    /// The log level that it has asked for.
-    pub(super) level: Option<Level>,
-    /// The resources that it has subscribed to, and what they cost.
-    pub(super) subscriptions: HashSet<Box<str>>,
-    cost: usize,
 }
 
 /// What a request to the process is for.
@@ -170,12 +134,12 @@ pub(crate) struct Multiplexer {
     pub(super) arrivals: Vec<(usize, Box<str>)>,
     /// The requests that wait until the process is ready, in order, and their bytes.
     pub(super) held: BTreeMap<u64, String>,
-    held_bytes: usize,
+    pub(super) held_bytes: usize,
     /// Whether a session has said that it is initialized, and whether the process knows.
     is_initialized: bool,
     is_told: bool,
     /// The level that the process was told.
-    level: Option<Level>,
+    pub(super) level: Option<Level>,
 }
 
 impl Multiplexer {
@@ -232,7 +196,7 @@ impl Multiplexer {
 
     fn subscriptions(&self) -> impl Iterator<Item = &str> {
         let members = self.members.values();
-        members.flat_map(|member| member.subscriptions.iter().map(|uri| &**uri))
+        members.flat_map(Member::subscriptions)
     }
 
     /// Whether everything that no request ties to a session is for this session, because no other one has anything to do with the
@@ -253,13 +217,7 @@ impl Multiplexer {
     /// Adds a session. Returns its number.
     pub(crate) fn join(&mut self, session: Uuid) -> usize {
         self.joined += 1;
-        let member = Member {
-            session,
-            level: None,
-            subscriptions: HashSet::new(),
-            cost: 0,
-        };
-        self.members.insert(self.joined, member);
+        self.members.insert(self.joined, Member::new(session));
         self.joined
     }
 
@@ -282,7 +240,7 @@ impl Multiplexer {
                 out.push(Output::Process(failed));
             }
         }
-        for uri in &member.subscriptions {
+        for uri in member.subscriptions() {
             if !self.has_subscription(uri) {
                 self.tell(
                     "resources/unsubscribe",
@@ -298,12 +256,12 @@ impl Multiplexer {
         }
     }
 
-    fn has_subscription(&self, uri: &str) -> bool {
+    pub(super) fn has_subscription(&self, uri: &str) -> bool {
         let mut members = self.members.values();
-        members.any(|member| member.subscriptions.contains(uri))
+        members.any(|member| member.has_subscribed(uri))
     }
 
-    fn wanted_level(&self) -> Option<Level> {
+    pub(super) fn wanted_level(&self) -> Option<Level> {
         self.members
             .values()
             .filter_map(|member| member.level)
@@ -312,7 +270,7 @@ impl Multiplexer {
 
     fn tell_level(&mut self, level: Level, out: &mut Vec<Output>) {
         self.level = Some(level);
-        let params = format!(r#""level":"{}""#, LEVELS[level]);
+        let params = format!(r#""level":{}"#, level.as_json());
         self.tell("logging/setLevel", &params, out);
     }
 
@@ -371,7 +329,7 @@ impl Multiplexer {
         out.extend(held.into_values().map(Output::Process));
     }
 
-    fn initialized(&mut self, out: &mut Vec<Output>) {
+    pub(super) fn initialized(&mut self, out: &mut Vec<Output>) {
         self.is_initialized = true;
         if self.phase == Phase::Ready && !self.is_told {
             self.is_told = true;
@@ -380,158 +338,15 @@ impl Multiplexer {
         }
     }
 
-    /// Handles a message from a session.
-    pub(crate) fn handle_session(
-        &mut self,
-        number: usize,
-        envelope: &Envelope<'_>,
-        out: &mut Vec<Output>,
-    ) -> Handled {
-        match &envelope.kind {
-            MessageKind::Request { method, id } => {
-                let ids = IdRanges::find(envelope, id.clone());
-                match ids.and_then(|ids| self.request(number, method, &ids, envelope, out)) {
-                    Ok(()) => {}
-                    Err(why) => {
-                        let own = &envelope.text[id.clone()];
-                        let failed = error(own, code::PARAMS, "Invalid params", Some(why));
-                        self.answer(number, own, failed, out);
-                    }
-                }
-                Handled::Passed
-            }
-            MessageKind::Notification { method } => self.notify(number, method, envelope, out),
-            MessageKind::Response { id, .. } => {
-                let raw = &envelope.text[id.clone()];
-                let question = self.questions.of_process(number, raw);
-                let Some(upstream_id) = question.map(|question| question.upstream_id) else {
-                    return Handled::Dropped;
-                };
-                let question = self.questions.remove(upstream_id);
-                let restored = question.and_then(|question| {
-                    question.restore(envelope, id.clone(), |parts| parts.concat())
-                });
-                out.extend(restored.map(Output::Process));
-                Handled::Passed
-            }
-        }
-    }
-
-    /// Answers a request of a session.
-    pub(super) fn answer(&self, number: usize, id: &str, text: String, out: &mut Vec<Output>) {
-        if let Some(member) = self.members.get(&number) {
-            let answer = Incoming::Answer(id.to_owned().into());
-            out.push(Output::Session(member.session, answer, text));
-        }
-    }
-
-    fn request(
-        &mut self,
-        number: usize,
-        method: &str,
-        ids: &IdRanges,
-        envelope: &Envelope<'_>,
-        out: &mut Vec<Output>,
-    ) -> Result<(), &'static str> {
-        let text = envelope.text;
-        let own = &text[ids.id.clone()];
-        let mut effect = Effect::Nothing;
-        let mut edit = None;
-        match method {
-            "initialize" => {
-                match &self.result {
-                    Some(result) => self.answer(number, own, answered(own, result), out),
-                    None => self.arrivals.push((number, own.into())),
-                }
-                return Ok(());
-            }
-            _ if method.starts_with("tasks/") || envelope.of_body("task").is_some() => {
-                let why = "a shared MCP server has no tasks";
-                let failed = error(own, code::NO_METHOD, "Method not found", Some(why));
-                self.answer(number, own, failed, out);
-                return Ok(());
-            }
-            "logging/setLevel" => {
-                let range = envelope.of_body("level").ok_or("\"level\" is missing")?;
-                // The process rejects a level that it does not know.
-                if let Some(level) = level(&text[range.clone()]) {
-                    effect = Effect::Level(self.set_level(number, Some(level)));
-                    self.level = self.wanted_level();
-                    edit = self.level.map(|level| (range, QUOTED_LEVELS[level]));
-                }
-            }
-            "resources/subscribe" => {
-                let uri = uri_of(envelope)?;
-                if self.subscribe(number, &uri)? {
-                    effect = Effect::Subscribes(uri);
-                }
-            }
-            "resources/unsubscribe" => {
-                let uri = uri_of(envelope)?;
-                self.unsubscribe(number, &uri);
-                if self.has_subscription(&uri) {
-                    self.answer(number, own, answered(own, "{}"), out);
-                    return Ok(());
-                }
-            }
-            _ => {}
-        }
-        let upstream_id = self.ids.next();
-        let sent = ids.replace(text, upstream_id, edit, |parts| parts.concat());
-        self.own_ids.insert((number, IdKey::of(own)), upstream_id);
-        let call = Forwarded {
-            process: PROCESS,
-            upstream_id,
-            sender_ids: Some(ids.read(text)),
-            call: Purpose::Call(number, effect),
-        };
-        self.calls.insert(upstream_id, call);
-        if self.phase == Phase::Ready {
-            self.initialized(out);
-            out.push(Output::Process(sent));
-        } else {
-            self.held_bytes += sent.len();
-            self.held.insert(upstream_id, sent);
-        }
-        Ok(())
-    }
-
-    /// Returns the level before.
-    fn set_level(&mut self, number: usize, level: Option<Level>) -> Option<Level> {
-        let member = self.members.get_mut(&number)?;
-        std::mem::replace(&mut member.level, level)
-    }
-
-    /// Returns whether the subscription is new.
-    fn subscribe(&mut self, number: usize, uri: &str) -> Result<bool, &'static str> {
-        let Some(member) = self.members.get_mut(&number) else {
-            return Ok(false);
-        };
-        if member.subscriptions.contains(uri) {
-            return Ok(false);
-        }
-        let cost = uri.len() + SUBSCRIPTION_COST;
-        if member.cost + cost > MAX_SUBSCRIPTIONS {
-            return Err("the session has too many subscriptions");
-        }
-        member.cost += cost;
-        Ok(member.subscriptions.insert(uri.into()))
-    }
-
-    pub(super) fn unsubscribe(&mut self, number: usize, uri: &str) {
-        if let Some(member) = self.members.get_mut(&number)
-            && member.subscriptions.remove(uri)
-        {
-            member.cost -= uri.len() + SUBSCRIPTION_COST;
-        }
-    }
-
     /// Takes back what a session has asked for in a request that has failed.
     pub(super) fn take_back(&mut self, number: usize, effect: Effect) {
+        let Some(member) = self.members.get_mut(&number) else {
+            return;
+        };
         match effect {
             Effect::Nothing => {}
-            Effect::Level(before) => _ = self.set_level(number, before),
-            Effect::Subscribes(uri) => self.unsubscribe(number, &uri),
+            Effect::Level(before) => member.level = before,
+            Effect::Subscribes(uri) => member.unsubscribe(&uri),
         }
     }
 
@@ -545,7 +360,7 @@ impl Multiplexer {
     }
 
     /// Cancels a request that its session does not want any more. Returns whether the process has it and has to be told.
-    fn drop_call(&mut self, upstream_id: u64) -> bool {
+    pub(super) fn drop_call(&mut self, upstream_id: u64) -> bool {
         self.take(upstream_id);
         match self.held.remove(&upstream_id) {
             Some(text) => {
@@ -561,46 +376,6 @@ impl Multiplexer {
             let why = Some("Client disconnected");
             out.push(Output::Process(cancellation(upstream_id, why)));
         }
-    }
-
-    fn notify(
-        &mut self,
-        number: usize,
-        method: &str,
-        envelope: &Envelope<'_>,
-        out: &mut Vec<Output>,
-    ) -> Handled {
-        let text = envelope.text;
-        match method {
-            "notifications/initialized" => self.initialized(out),
-            "notifications/cancelled" => {
-                let Some(range) = envelope.request_id.clone() else {
-                    return Handled::Dropped;
-                };
-                let key = (number, IdKey::of(&text[range.clone()]));
-                let Some(&upstream_id) = self.own_ids.get(&key) else {
-                    return Handled::Dropped;
-                };
-                if self.drop_call(upstream_id) {
-                    let id = upstream_id.to_string();
-                    let cancelled = splice(text, &mut [(range, &id)]).concat();
-                    out.push(Output::Process(cancelled));
-                }
-            }
-            PROGRESS => match self.questions.reference(number, method, envelope) {
-                Reference::Progress(to) => out.push(Output::Process(to.parts(text).concat())),
-                _ => return Handled::Dropped,
-            },
-            // Those about tasks name tasks that this process does not have. One person's sessions may say anything else.
-            _ if self.is_one_person()
-                && self.phase == Phase::Ready
-                && !method.starts_with("notifications/tasks/") =>
-            {
-                out.push(Output::Process(text.to_owned()));
-            }
-            _ => return Handled::Dropped,
-        }
-        Handled::Passed
     }
 
     /// The process does not run any more. It had nothing to do.
@@ -630,18 +405,6 @@ impl Multiplexer {
         self.forget_process();
     }
 }
-
-/// The levels as JSON.
-const QUOTED_LEVELS: [&str; 8] = [
-    r#""debug""#,
-    r#""info""#,
-    r#""notice""#,
-    r#""warning""#,
-    r#""error""#,
-    r#""critical""#,
-    r#""alert""#,
-    r#""emergency""#,
-];
 
 /// The response with a result, which is JSON.
 pub(super) fn answered(id: &str, result: &str) -> String {

@@ -1,0 +1,135 @@
+//! A session that shares a process: what it has asked the process for.
+
+use std::collections::HashSet;
+
+use uuid::Uuid;
+
+use crate::service::json::unescape;
+
+/// What a subscription costs in addition to its URI, and the most that those of one session may cost, in bytes.
+const SUBSCRIPTION_COST: usize = 64;
+const MAX_SUBSCRIPTIONS: usize = 64 << 10;
+
+/// A resource has at most this many parents that a subscription may be to.
+const MAX_PARENTS: usize = 64;
+
+/// The log levels as JSON, the most verbose first.
+const LEVELS: [&str; 8] = [
+    r#""debug""#,
+    r#""info""#,
+    r#""notice""#,
+    r#""warning""#,
+    r#""error""#,
+    r#""critical""#,
+    r#""alert""#,
+    r#""emergency""#,
+];
+
+/// A log level. The most verbose one is the least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Level(usize);
+
+impl Level {
+    /// Parses a log level, which is JSON. `None` if there is no such level.
+    pub(super) fn parse(raw: &str) -> Option<Self> {
+        let name = raw.starts_with('"').then(|| unescape(raw))?;
+        let levels = LEVELS.iter().map(|level| level.trim_matches('"'));
+        levels.into_iter().position(|level| level == name).map(Self)
+    }
+
+    pub(super) fn as_json(self) -> &'static str {
+        LEVELS[self.0]
+    }
+}
+
+/// A session that shares a process.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) session: Uuid,
+    /// The log level that it has asked for.
+    pub(super) level: Option<Level>,
+    /// The resources that it has subscribed to, and what they cost.
+    subscriptions: HashSet<Box<str>>,
+    cost: usize,
+}
+
+impl Member {
+    pub(super) fn new(session: Uuid) -> Self {
+        Self {
+            session,
+            level: None,
+            subscriptions: HashSet::new(),
+            cost: 0,
+        }
+    }
+
+    pub(super) fn subscriptions(&self) -> impl Iterator<Item = &str> {
+        self.subscriptions.iter().map(|uri| &**uri)
+    }
+
+    pub(super) fn has_subscribed(&self, uri: &str) -> bool {
+        self.subscriptions.contains(uri)
+    }
+
+    /// Whether it has subscribed to a resource, or to one that the resource is a part of.
+    pub(super) fn wants(&self, uri: &str) -> bool {
+        if self.subscriptions.is_empty() {
+            return false;
+        }
+        let ends = uri.match_indices(['/', '?', '#']).take(MAX_PARENTS);
+        let mut parents = ends.flat_map(|(at, _)| [&uri[..at], &uri[..=at]]);
+        self.has_subscribed(uri) || parents.any(|parent| self.has_subscribed(parent))
+    }
+
+    /// Returns whether the subscription is new.
+    pub(super) fn subscribe(&mut self, uri: &str) -> Result<bool, &'static str> {
+        if self.has_subscribed(uri) {
+            return Ok(false);
+        }
+        let cost = uri.len() + SUBSCRIPTION_COST;
+        if self.cost + cost > MAX_SUBSCRIPTIONS {
+            return Err("the session has too many subscriptions");
+        }
+        self.cost += cost;
+        Ok(self.subscriptions.insert(uri.into()))
+    }
+
+    pub(super) fn unsubscribe(&mut self, uri: &str) {
+        if self.subscriptions.remove(uri) {
+            self.cost -= uri.len() + SUBSCRIPTION_COST;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subscriptions_are_limited_by_their_size_and_include_parts() {
+        let mut member = Member::new(Uuid::nil());
+        let long = "x".repeat(MAX_SUBSCRIPTIONS - 2 * SUBSCRIPTION_COST - 4);
+        assert_eq!(member.subscribe("m:/a"), Ok(true));
+        assert_eq!(member.subscribe("m:/a"), Ok(false));
+        assert_eq!(member.subscribe(&long), Ok(true));
+        assert!(member.subscribe("b").is_err());
+        for (uri, is_wanted) in [
+            ("m:/a", true),
+            ("m:/a/b?c", true),
+            ("m:/ab", false),
+            ("m:/", false),
+        ] {
+            assert_eq!(member.wants(uri), is_wanted, "{uri}");
+        }
+        member.unsubscribe(&long);
+        member.unsubscribe(&long);
+        assert_eq!(member.subscribe("b"), Ok(true));
+    }
+
+    #[test]
+    fn levels_are_ordered_and_parse_as_they_are_written() {
+        let levels = LEVELS.map(|level| Level::parse(level).expect("a level"));
+        assert!(levels.is_sorted() && levels.map(Level::as_json) == LEVELS);
+        assert_eq!((Level::parse("\"loud\""), Level::parse("1")), (None, None));
+    }
+}

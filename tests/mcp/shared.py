@@ -1,0 +1,109 @@
+"""Parts of tests/mcp/stress.py: sessions of older revisions that share a process."""
+
+import json
+import random
+import time
+
+from mcp_http import (
+    SERVER, QUICK, Connection, Session, eventually, serving, text_of,
+)
+from peers import Worker, children_of, results
+
+WORKERS, EACH = 8, 8
+CALLS = 20_000 if QUICK else 200_000
+REVISIONS = ["2025-11-25", "2025-06-18", "2025-03-26"]
+
+
+def call(session, connection, round, what):
+    """Sends a call with the id and the token that all sessions use."""
+    id, token = (1, "t") if round % 2 else ("1", 1)
+    params = {"name": "echo", "arguments": {"what": what, "steps": round % 3}, "_meta": {"progressToken": token}}
+    message = {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
+    body = json.dumps(message).encode()
+    connection.send("POST", "/mcp", session.fields, body)
+    return id, token
+
+
+def check(connection, id, token, round, what):
+    assert connection.head() == 200
+    messages = list(connection.messages())
+    assert messages[-1]["id"] == id and type(messages[-1]["id"]) is type(id), messages
+    assert text_of(messages[-1]) == what, (what, messages)
+    # A change belongs to all sessions. What the calls of others cause may not be here.
+    changes = [message for message in messages[:-1] if message["method"].endswith("list_changed")]
+    progress = [message["params"] for message in messages[:-1] if message not in changes]
+    wanted = [{"progressToken": token, "progress": step, "message": what} for step in range(1, round % 3 + 1)]
+    assert progress == wanted, (wanted, messages)
+
+
+def clients(pipe, port, number, calls):
+    """Several sessions that call at the same time, with equal ids and tokens. Returns the number of calls."""
+    sessions = [Session(port, version=REVISIONS[(number + place) % len(REVISIONS)]) for place in range(EACH)]
+    generator = random.Random(number)
+    for round in range(calls // EACH):
+        waiting = []
+        for place, session in enumerate(sessions):
+            what = f"{number}/{place}/{round}"
+            waiting.append((session.connection, *call(session, session.connection, round, what), round, what))
+        for one in waiting:
+            check(*one)
+        if round % 200 == 199:
+            # A session that leaves in the middle of a call takes nothing from the others.
+            place = generator.randrange(EACH)
+            connection = Connection(port)
+            call(sessions[place], connection, 2, "gone")
+            connection.reset()
+            assert sessions[place].delete() == 204
+            sessions[place].connection.socket.close()
+            sessions[place] = Session(port, version=REVISIONS[(number + place) % len(REVISIONS)])
+    for session in sessions:
+        assert session.delete() == 204
+        session.connection.socket.close()
+    return calls // EACH * EACH
+
+
+def shared():
+    """64 sessions of three revisions with equal ids and tokens share a process for each revision."""
+    with serving("--share", "all", "--process-idle", "2s", program=[*SERVER, "sessions"]) as server:
+        first = [Session(server.port, version=version) for version in REVISIONS]
+        for session in first:
+            assert session.tool("stray")[0] == 200
+        before, since = server.held(), time.monotonic()
+        workers = [Worker(clients, server.port, number, CALLS // WORKERS) for number in range(WORKERS)]
+        for _ in range(20):
+            for session in first:
+                for name in "announce", "stray":
+                    assert session.tool(name)[0] == 200
+        calls = sum(results(workers, 900))
+        seconds = time.monotonic() - since
+        eventually("nothing is left", lambda: ((held := server.held())["pending_requests"] == 0 and held["sessions"] == 3, held))
+        assert server.held()["children"] == before["children"] == len(REVISIONS), server.held()
+        for session in first:
+            seen = json.loads(text_of(session.tool("counts")[1][-1]))
+            for name in "repeated_ids", "waiting":
+                assert seen[name] == 0, seen
+            assert session.delete() == 204
+            session.connection.socket.close()
+        eventually("no process is left", lambda: (not children_of(server.pid), server.held()))
+        for worker in workers:
+            worker.kill()
+    print(f"  {calls} calls of {WORKERS * EACH} sessions on {len(REVISIONS)} processes, {calls / seconds:.0f} calls a second, nothing crossed")
+
+
+def many_sessions():
+    """A thousand sessions share a process, and the server's memory stays small."""
+    count = 200 if QUICK else 1000
+    with serving("--share", "all", "--max-sessions", "2000", program=[*SERVER, "sessions"]) as server:
+        first = server.session()
+        assert first.tool("pid")[0] == 200
+        memory = server.memory()
+        sessions = []
+        for _ in range(count):
+            sessions.append(server.session())
+            assert sessions[-1].tool("pid")[0] == 200
+            sessions[-1].connection.socket.close()
+        grown = server.memory() - memory
+        assert len(children_of(server.pid)) == 1, server.held()
+        assert server.status()["sessions"] == count + 1
+        print(f"  {count} sessions on one process: {grown * 1024 / count:.1f} KiB each")
+        assert grown * 1024 / count < 16
