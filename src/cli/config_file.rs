@@ -193,7 +193,7 @@ impl ConfigFile {
 }
 
 /// A JSON value in which no object has a key twice. The last of two values would silently replace the first.
-struct Unique(Value);
+pub(super) struct Unique(pub(super) Value);
 
 impl<'de> Deserialize<'de> for Unique {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {

@@ -12,6 +12,8 @@ use rustix::process::geteuid;
 use super::announce::{is_unspecified, own_names};
 use super::commands::{Command, ProgramArg, demo_routes};
 use super::flags::Flag;
+#[cfg(feature = "mcp")]
+use super::mcp_servers;
 use super::settings::{ListenFlag, Settings};
 use crate::server::RejectionHints;
 use crate::sys::{granted_memory, keep_from_children};
@@ -41,11 +43,16 @@ impl Settings {
         if command.is_demo() {
             self.routes = demo_routes()?;
         }
+        #[cfg(feature = "mcp")]
+        if let Some(path) = self.mcp_servers.clone() {
+            mcp_servers::add(self, &path).map_err(|error| format!("--mcp-servers: {error}"))?;
+        }
         if command.serves_routes() && self.routes.is_empty() {
             return Err(if self.has("config") {
                 "--config: the file has no \"routes\"".to_owned()
             } else {
-                "missing --config FILE.json with the routes to serve".to_owned()
+                "missing --config FILE.json with the routes to serve, or --mcp-servers FILE"
+                    .to_owned()
             });
         }
         for name in &self.given {

@@ -14,6 +14,8 @@ mod flags;
 mod help;
 mod logging;
 mod manual;
+#[cfg(feature = "mcp")]
+mod mcp_servers;
 mod output;
 mod parser;
 mod programs;

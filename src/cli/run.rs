@@ -50,6 +50,9 @@ pub(super) fn run(
     };
     logging::init(settings.log_level, default, settings.log_format);
     warn(&settings);
+    for note in &settings.notes {
+        log::info!("{note}");
+    }
     #[cfg(feature = "client")]
     if let Serves::Client(run) = command.serves {
         return run(settings).unwrap_or_else(|error| fail(&with_causes(&*error), Outcome::Failure));

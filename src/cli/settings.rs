@@ -16,11 +16,11 @@ use super::programs;
 use super::tls::TlsFlags;
 #[cfg(feature = "deflate")]
 use crate::protocol::deflate::DeflateConfig;
-#[cfg(feature = "mcp")]
-use crate::service::McpConfig;
 use crate::service::{
     AgentConfig, AppConfig, Endpoint, PipeConfig, ProcessesConfig, RestartLimit, TerminalConfig,
 };
+#[cfg(feature = "mcp")]
+use crate::service::{McpConfig, ProgramPlace};
 use crate::{Config, Listen, Scope, Token};
 
 /// The settings of a command, or of one route. Flags fill in the settings of the services themselves, so each default stands in
@@ -46,6 +46,11 @@ pub(crate) struct Settings {
     pub(crate) path: Option<Endpoint>,
     /// The routes of a command that serves several, each with settings of its own.
     pub(crate) routes: Vec<(&'static Command, Self)>,
+    /// The file with MCP servers that are routes, too.
+    #[cfg(feature = "mcp")]
+    pub(crate) mcp_servers: Option<String>,
+    /// What to log once the log is set up.
+    pub(crate) notes: Vec<String>,
     /// The program to run and its arguments.
     pub(crate) program: Vec<String>,
     /// The argument of a command that requires one besides flags.
@@ -115,6 +120,9 @@ impl Settings {
             deflate: DeflateConfig::default(),
             path: None,
             routes: Vec::new(),
+            #[cfg(feature = "mcp")]
+            mcp_servers: None,
+            notes: Vec::new(),
             program: program(),
             operand: None,
             token_scope: None,
@@ -153,6 +161,15 @@ impl Settings {
         #[cfg(feature = "mcp")]
         let limits = limits.into_iter().chain([&mut self.mcp.restart_limit]);
         limits.into_iter()
+    }
+
+    /// Where an MCP server runs. The settings of a terminal have it, too, and [`Settings::find_programs`] reads it there.
+    #[cfg(feature = "mcp")]
+    pub(super) fn mcp_place(&self) -> ProgramPlace {
+        let mut place = ProgramPlace::default();
+        place.env.clone_from(&self.terminal.env);
+        place.cwd.clone_from(&self.terminal.cwd);
+        place
     }
 
     /// Whether settings come from files that SIGHUP reads again.

@@ -44,7 +44,7 @@ mod silence;
 pub use advice::{Advise, Problem};
 pub use agent::{Agent, AgentConfig, AgentPerClient};
 pub use app::{App, AppConfig};
-pub use child::{OnFailure, RestartLimit};
+pub use child::{OnFailure, ProgramPlace, RestartLimit};
 pub use connect::{Bridge, BridgeConfig};
 pub use echo::Echo;
 pub use endpoint::{Endpoint, ParseEndpointError};

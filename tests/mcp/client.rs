@@ -100,6 +100,17 @@ impl Answer {
 
 /// Makes a call with these fields.
 pub(crate) fn send(address: SocketAddr, method: &str, fields: &[&str], body: &str) -> Answer {
+    send_to(address, "/mcp", method, fields, body)
+}
+
+/// Makes a call at a path.
+pub(crate) fn send_to(
+    address: SocketAddr,
+    path: &str,
+    method: &str,
+    fields: &[&str],
+    body: &str,
+) -> Answer {
     let mut wire = Wire::open(address);
     let fields: String = fields.iter().flat_map(|field| [field, "\r\n"]).collect();
     let length = body.len();
@@ -109,7 +120,7 @@ pub(crate) fn send(address: SocketAddr, method: &str, fields: &[&str], body: &st
         format!("Content-Length: {length}\r\n")
     };
     wire.send(
-        format!("{method} /mcp HTTP/1.1\r\nHost: localhost\r\n{length}{fields}\r\n{body}")
+        format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{length}{fields}\r\n{body}")
             .as_bytes(),
     );
     let head = wire.read_head();

@@ -5,10 +5,10 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::client::{ANY, Answer, JSON, Session, example, figure, request, send};
+use crate::client::{ANY, Answer, JSON, Session, example, figure, request, send, send_to};
 use crate::common::call;
 use crate::common::program::Program;
-use crate::common::traces::{TraceFile, eventually};
+use crate::common::traces::{TraceFile, descendants, eventually};
 
 /// A server that supports only revisions with sessions. It logs the lines that it gets to the file `$LOG`, and answers each request
 /// with the arguments that it has got. `$line` is the request, and `$id` its id.
@@ -346,4 +346,40 @@ fn tasks_are_refused_and_limits_hold() {
         waiting.event().expect("an error").1["error"]["code"],
         -32800
     );
+}
+
+#[test]
+fn the_servers_of_a_clients_file_start_with_their_first_request() {
+    let file = TraceFile::new("mcp-servers.json");
+    let command = r#"read line; printf '{"jsonrpc":"2.0","id":1,"result":{"capabilities":{},"cwd":"%s","value":"%s"}}\n' "$PWD" "$VALUE"; cat > /dev/null"#;
+    let entry = json!({"command": "sh", "args": ["-c", command], "env": {"VALUE": "${NO_SUCH_VARIABLE:-7}"}, "cwd": "/"});
+    let mut servers: serde_json::Map<String, Value> = (0..20)
+        .map(|number| (format!("server-{number}"), entry.clone()))
+        .collect();
+    servers.insert(
+        "remote".into(),
+        json!({"type": "http", "url": "https://example.com/mcp"}),
+    );
+    let text = json!({"mcpServers": servers}).to_string();
+    std::fs::write(file.path(), format!("// For all clients.\n{text}\n")).expect("a file");
+    let server = Program::start(&["serve", "--mcp-servers", &file.path()]);
+    let address = server.address();
+    assert_eq!(descendants(server.pid()), []);
+    for path in ["/server-0", "/server-19"] {
+        let body = json!({"jsonrpc": "2.0", "id": 9, "method": "initialize", "params": {"protocolVersion": "2025-06-18"}});
+        let answer = send_to(address, path, "POST", &[JSON, ANY], &body.to_string());
+        let answer = answer.response();
+        assert_eq!(
+            (
+                &answer["id"],
+                &answer["result"]["value"],
+                &answer["result"]["cwd"]
+            ),
+            (&json!(9), &json!("7"), &json!("/"))
+        );
+    }
+    assert_eq!(send_to(address, "/remote", "GET", &[ANY], "").status, 404);
+    if cfg!(target_os = "linux") {
+        assert!(descendants(server.pid()).len() >= 2);
+    }
 }

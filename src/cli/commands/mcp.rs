@@ -62,6 +62,7 @@ session whose connection was cut can come back and gets the events that it has m
         let config = McpConfig {
             endpoint: params.endpoint,
             command: settings.program.clone(),
+            place: settings.mcp_place(),
             ..settings.mcp.clone()
         };
         Ok(Box::new(Mcp::new(config)))

@@ -113,7 +113,7 @@ impl Command {
         &processes::PROCESSES,
         &pipe::APP,
         #[cfg(feature = "mcp")]
-        &mcp::MCP,
+        &MCP,
         &pipe::PIPE,
         &pipe::ECHO,
         &serve::SERVE,
@@ -195,4 +195,6 @@ impl Command {
     }
 }
 
+#[cfg(feature = "mcp")]
+pub(super) use mcp::MCP;
 pub(super) use serve::routes as demo_routes;

@@ -1,13 +1,16 @@
 //! The commands that serve several others behind one listener: `outrigger serve` takes them from a file, and `outrigger demo`
 //! serves most of them with their defaults and prints links to try.
 
+use super::super::flags::Flag;
+#[cfg(feature = "mcp")]
+use super::super::flags::{Takes, put, samples};
 use super::super::programs;
 use super::super::settings::Settings;
 use super::{Command, Serves};
 
 pub(super) static SERVE: Command = Command {
     name: "serve",
-    usage: "--config FILE.json [OPTIONS]",
+    usage: "--config FILE.json|--mcp-servers FILE [OPTIONS]",
     summary: "serve several of these on one listener",
     brief: Some(
         "\
@@ -31,6 +34,10 @@ The settings of a route are the options of its command by their names. The longe
 a request wins, and '/...' at the end of a path includes all paths below it. If one of the programs
 fails, only its route stops: new clients get 503 until the program works again.
 
+With --mcp-servers, the file of an MCP client (Claude Desktop, Claude Code, Cursor, VS Code) has the
+programs. Each is at the path of its name, and starts with its first request; the sessions of one
+person share it.
+
 In a browser, / is a console that shows the activity of the routes, unless / is itself a route.
 ",
     examples: &[
@@ -39,14 +46,33 @@ In a browser, / is a console that shows the activity of the routes, unless / is 
             "outrigger serve --config outrigger.json",
         ),
         (
+            "serve the MCP servers of a client's file",
+            "outrigger serve --mcp-servers mcp.json",
+        ),
+        (
             "check the file and look up its programs",
             "outrigger serve --config outrigger.json --check",
         ),
     ],
+    title: "Route options",
+    flags: FLAGS,
     has_console: true,
     serves: Serves::Routes,
     ..Command::BASE
 };
+
+const FLAGS: &[Flag] = &[
+    #[cfg(feature = "mcp")]
+    Flag {
+        name: "mcp-servers",
+        takes: Takes::One("FILE"),
+        help: "serve the MCP servers of this file, which a client has written: each at /NAME, started with its first request, and shared by the sessions of one principal. Comments are allowed. Entries with a URL are skipped",
+        brief: Some("serve the MCP servers of a client's file"),
+        set: |settings, value| put(&mut settings.mcp_servers, Ok(Some(value.to_owned()))),
+        accepts: samples(&["mcp.json"]),
+        ..Flag::BASE
+    },
+];
 
 pub(super) static DEMO: Command = Command {
     name: "demo",

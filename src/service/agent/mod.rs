@@ -21,7 +21,7 @@ pub use self::per_client::AgentPerClient;
 #[cfg(feature = "cli")]
 pub(crate) use self::schema::has_session_rules;
 pub use self::shared::Agent;
-pub use super::child::RestartLimit;
+pub use super::child::{ProgramPlace, RestartLimit};
 
 use std::time::Duration;
 
@@ -105,6 +105,8 @@ pub struct AgentConfig {
     pub endpoint: Endpoint,
     /// The program and its arguments.
     pub command: Vec<String>,
+    /// Where an agent that is not shared runs.
+    pub place: ProgramPlace,
     /// The protocol that the program speaks.
     pub protocol: AgentProtocol,
     /// How messages are separated on the standard streams of an agent that is not shared: [`Framing::Lines`] or
@@ -152,6 +154,7 @@ impl AgentConfig {
         Self {
             endpoint,
             command: command.into_iter().map(Into::into).collect(),
+            place: ProgramPlace::default(),
             protocol: AgentProtocol::Acp,
             framing: Framing::Lines,
             grace: Some(Duration::from_secs(300)),

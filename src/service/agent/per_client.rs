@@ -289,7 +289,9 @@ impl Service for AgentPerClient {
             return;
         };
         let decoder = Decoder::new(self.config.framing, ctx.config().limits.max_message);
-        match Child::spawn_with(ctx, &self.config.command, decoder, |_| {}) {
+        match Child::spawn_with(ctx, &self.config.command, decoder, |command| {
+            self.config.place.prepare(command);
+        }) {
             Ok(child) => self.agents.add(client, child, ClientAgent::default()),
             Err(error) => {
                 log::error!("{error}");

@@ -19,7 +19,7 @@ pub use self::service::Mcp;
 
 use std::time::Duration;
 
-use super::{Endpoint, RestartLimit};
+use super::{Endpoint, ProgramPlace, RestartLimit};
 
 /// The revision of the Model Context Protocol without sessions: requests are independent of each other.
 const STATELESS: &str = "2026-07-28";
@@ -81,6 +81,8 @@ pub struct McpConfig {
     pub endpoint: Endpoint,
     /// The program, a stdio MCP server, and its arguments.
     pub command: Vec<String>,
+    /// Where the program runs.
+    pub place: ProgramPlace,
     /// The number of processes that all requests of revision 2026-07-28 share, at least 1.
     pub pool: usize,
     /// How often the first process may exit before it has said which revisions it supports. After that, the program serves only
@@ -128,6 +130,7 @@ impl McpConfig {
         Self {
             endpoint,
             command: command.into_iter().map(Into::into).collect(),
+            place: ProgramPlace::default(),
             pool: 1,
             restart_limit: RestartLimit::default(),
             initialize_timeout: Some(Duration::from_secs(30)),

@@ -2,8 +2,10 @@
 
 use std::io;
 use std::ops::ControlFlow;
+use std::process::Command;
 
-use crate::service::child::{Child, ChildEvent, ChildInput};
+use crate::service::child::{Child, ChildEvent, ChildInput, ProgramPlace};
+use crate::service::framing::{Decoder, Framing};
 use crate::service::jsonrpc::{
     Envelope, EnvelopeError, IdRecovery, LineDecoder, MessageLine, RecoveredId, push_line, start_of,
 };
@@ -55,10 +57,16 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn start(ctx: &mut Context, command: &[String]) -> io::Result<Self> {
+    pub(super) fn start(
+        ctx: &mut Context,
+        command: &[String],
+        place: &ProgramPlace,
+    ) -> io::Result<Self> {
         let limit = ctx.config().limits.max_message;
+        let decoder = Decoder::new(Framing::Lines, limit);
+        let prepare = |command: &mut Command| place.prepare(command);
         Ok(Self {
-            child: Child::spawn(ctx, command, limit)?,
+            child: Child::spawn_with(ctx, command, decoder, prepare)?,
             decoder: LineDecoder::default(),
         })
     }

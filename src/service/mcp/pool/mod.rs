@@ -17,7 +17,7 @@ use super::hub::Hub;
 use super::process::Process;
 use super::reply::Reply;
 use super::{McpConfig, McpStart};
-use crate::service::child::{Keeper, OnFailure, code_and_signal, describe};
+use crate::service::child::{Keeper, OnFailure, ProgramPlace, code_and_signal, describe};
 use crate::service::jsonrpc::{Forwarded, Pending, RequestKind, UpstreamIds};
 use crate::sys::drop_code;
 use crate::{Context, Principal, StatusCode, Time, TimerId};
@@ -109,6 +109,7 @@ struct Slot {
 #[derive(Debug)]
 pub(super) struct Pool {
     command: Vec<String>,
+    place: ProgramPlace,
     /// The route of the service.
     path: String,
     slots: Vec<Slot>,
@@ -159,6 +160,7 @@ impl Pool {
         };
         Self {
             command: config.command.clone(),
+            place: config.place.clone(),
             path: config.endpoint.path().to_owned(),
             slots: std::iter::repeat_with(slot)
                 .take(config.pool.max(1))
@@ -263,7 +265,7 @@ impl Pool {
         slot: usize,
     ) -> std::io::Result<()> {
         ctx.work_for_service();
-        let process = Process::start(ctx, &self.command)?;
+        let process = Process::start(ctx, &self.command, &self.place)?;
         hub.counts.processes += 1;
         self.slots[slot].program.handle_start(process);
         match self.support {

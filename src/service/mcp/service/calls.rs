@@ -267,7 +267,7 @@ impl Mcp {
         let envelope =
             &Envelope::parse(&text).map_err(|_| HttpError::invalid("Invalid request"))?;
         let request = envelope.id().unwrap_or("null");
-        let process = match Process::start(ctx, &self.config.command) {
+        let process = match Process::start(ctx, &self.config.command, &self.config.place) {
             Ok(process) => process,
             Err(error) => {
                 log::error!("{error}");

@@ -69,6 +69,7 @@ impl Mcp {
     pub fn new(config: McpConfig) -> Self {
         let mut websocket = AgentConfig::new(config.endpoint.clone(), config.command.clone());
         websocket.protocol = AgentProtocol::JsonRpc;
+        websocket.place = config.place.clone();
         Self {
             hub: Hub::new(&config),
             pool: Pool::new(&config),

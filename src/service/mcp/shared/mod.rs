@@ -18,7 +18,8 @@ use super::pool::server_exited;
 use super::process::{MAX_UNREAD, Process, Received};
 use super::{McpConfig, McpShare};
 use crate::service::child::{
-    ChildEvent, ChildInput, Keeper, OnFailure, RestartLimit, code_and_signal, describe,
+    ChildEvent, ChildInput, Keeper, OnFailure, ProgramPlace, RestartLimit, code_and_signal,
+    describe,
 };
 use crate::service::id_map::IdMap;
 use crate::service::json::{quote, unescape};
@@ -250,6 +251,7 @@ impl SharedServer {
 pub(super) struct SharedServers {
     share: McpShare,
     command: Vec<String>,
+    place: ProgramPlace,
     initialize_timeout: Option<Duration>,
     limit: RestartLimit,
     servers: IdMap<u64, SharedServer>,
@@ -271,6 +273,7 @@ impl SharedServers {
         Self {
             share: config.share,
             command: config.command.clone(),
+            place: config.place.clone(),
             initialize_timeout: config.initialize_timeout,
             limit,
             servers: IdMap::default(),
@@ -362,7 +365,7 @@ impl SharedServers {
         let (number, server) = queued.next()?;
         let mut out = Vec::new();
         ctx.work_for_service();
-        match Process::start(ctx, &self.command) {
+        match Process::start(ctx, &self.command, &self.place) {
             Ok(process) => {
                 hub.counts.processes += 1;
                 server.program.handle_start(process);
