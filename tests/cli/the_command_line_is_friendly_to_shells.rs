@@ -403,6 +403,8 @@ fn every_example_in_the_help_works() {
         r#"{"routes":{"/":{"echo":{}}}}"#,
     )
     .expect("a file");
+    let servers = r#"{"mcpServers":{"files":{"command":"cat"}}}"#;
+    fs::write(folder.join("mcp.json"), servers).expect("a file");
     // The programs of the examples, which may not be installed.
     for name in ["bash", "top", "tail", "cat"] {
         let file = folder.join(name);

@@ -13,7 +13,7 @@ pub(crate) static MCP: Command = Command {
     brief: Some(
         "\
 Puts an MCP server that speaks on its standard streams on the network, over Streamable HTTP.
-Clients of revision 2026-07-28 share one process. Earlier sessions have their own, or share with --share.",
+Clients of revision 2026-07-28 share one process. Each earlier session has its own, or they share.",
     ),
     about: "\
 Serves PROGRAM, a server of the Model Context Protocol (MCP) on its standard streams, at
@@ -21,10 +21,9 @@ http://127.0.0.1:7070/mcp. MCP clients connect with Streamable HTTP, or with Web
 path.
 
 Requests of revision 2026-07-28 share a pool of processes. With the revisions 2025-03-26, 2025-06-18
-and 2025-11-25, each session has a process of its own, which ends with the session, or sessions share
-processes (--share). A client of a
-session whose connection was cut can come back and gets the events that it has missed, up to
---replay. With 2026-07-28, a closed connection cancels its request.
+and 2025-11-25, each session has a process of its own, which ends with the session. With --share,
+sessions share a process. A client of a session whose connection was cut can come back and gets the
+events that it has missed, up to --replay. With 2026-07-28, a closed connection cancels its request.
 ",
     examples: &[
         (
