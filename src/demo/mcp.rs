@@ -54,7 +54,7 @@ fn answer(line: &str) -> Vec<Value> {
             }))
         }
         "server/discover" => Ok(json!({
-            "supportedVersions": [STATELESS],
+            "supportedVersions": [STATELESS, NEWEST_WITH_SESSIONS, "2025-06-18", "2025-03-26"],
             "capabilities": {"tools": {}},
             "resultType": "complete",
             "ttlMs": 60_000,
@@ -174,8 +174,8 @@ mod tests {
         assert_eq!(initialized["result"]["protocolVersion"], "2025-06-18");
         let discovered = one(r#"{"jsonrpc":"2.0","id":"d","method":"server/discover"}"#);
         assert_eq!(
-            discovered["result"]["supportedVersions"],
-            json!([STATELESS])
+            discovered["result"]["supportedVersions"][0],
+            STATELESS
         );
         assert_eq!(discovered["id"], "d");
         assert_eq!(

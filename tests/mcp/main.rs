@@ -6,4 +6,5 @@ mod common;
 
 mod client;
 mod mcp_servers_are_reached_over_http;
+mod revisions_are_translated;
 mod sessions_share_a_process;

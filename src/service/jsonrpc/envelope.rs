@@ -375,6 +375,15 @@ impl<'a> Envelope<'a> {
         Ok(envelope)
     }
 
+    /// The method. Empty for a response.
+    #[cfg(feature = "mcp")]
+    pub(crate) fn method(&self) -> &str {
+        match &self.kind {
+            MessageKind::Request { method, .. } | MessageKind::Notification { method } => method,
+            MessageKind::Response { .. } => "",
+        }
+    }
+
     /// The message's id, as written.
     pub(crate) fn id(&self) -> Option<&'a str> {
         match &self.kind {

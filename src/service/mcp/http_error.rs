@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::{SESSION_VERSIONS, STATELESS};
-use crate::service::jsonrpc::{code, error_with};
+use crate::service::jsonrpc::{code, error_with, member, splice};
 use crate::{Response, StatusCode};
 
 /// The fields of answers that a page of another origin may read.
@@ -62,6 +62,18 @@ impl HttpError {
                 "Unsupported protocol version",
             )
         }
+    }
+
+    /// If this error lists the supported revisions, replaces them with those of the program, which are JSON.
+    pub(super) fn with_versions(mut self, versions: Option<&str>) -> Self {
+        let data = self.data.as_deref().unwrap_or_default();
+        let listed = member(data, &(0..data.len()), "supported");
+        if let (code::UNSUPPORTED_VERSION, Some(versions), Some(listed)) =
+            (self.code, versions, listed)
+        {
+            self.data = Some(splice(data, &mut [(listed, versions)]).concat());
+        }
+        self
     }
 
     /// The session does not exist, has ended, or belongs to somebody else.

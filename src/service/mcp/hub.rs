@@ -97,6 +97,8 @@ pub(super) enum Call {
     Pool(u64),
     /// A stream of a session.
     Session(Uuid, u32),
+    /// A call to a process of an older revision.
+    Translated(Uuid),
 }
 
 /// The time limit of calls, with a timer for the first of them.
@@ -173,6 +175,8 @@ pub(super) struct Hub {
     pub(super) beginnings: Delays,
     /// Calls that fail if they are not answered in time.
     pub(super) timeouts: Delays,
+    /// Calls whose client was asked for input, and which end if it does not come.
+    pub(super) inputs: Delays,
     /// Sessions that end if their process does not answer `initialize` in time.
     pub(super) initializations: Delays,
     pub(super) counts: Counts,
@@ -191,6 +195,7 @@ impl Hub {
             sessions: Quota::new(config.max_sessions, config.max_sessions_each),
             beginnings: Delays::new(Some(ANSWER_TIME)),
             timeouts: Delays::new(config.request_timeout),
+            inputs: Delays::new(Some(super::INPUT_TIME)),
             initializations: Delays::new(config.initialize_timeout),
             counts: Counts::default(),
         }

@@ -14,6 +14,7 @@ mod request;
 mod service;
 mod session;
 mod shared;
+mod to_older;
 
 pub use self::service::Mcp;
 
@@ -32,6 +33,9 @@ const EARLIER_VERSIONS: [&str; 2] = ["2024-11-05", "2024-10-07"];
 
 /// The first revision whose clients take an event with an id and no data, which lets them resume before the first message.
 const FIRST_PRIMED: &str = "2025-11-25";
+
+/// How long a call waits for the input that its client was asked for, if the revisions of the client and the server differ.
+const INPUT_TIME: Duration = Duration::from_secs(10 * 60);
 
 /// Whether streams for clients of this revision begin with an event without data.
 fn takes_priming(version: &str) -> bool {

@@ -84,7 +84,7 @@ fn has_json_body(request: &Request<'_>) -> bool {
 
 /// The keys of `_meta` that every request of revision 2026-07-28 has.
 const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
-const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
+pub(super) const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
 
 /// A valid POST.
 #[derive(Debug)]

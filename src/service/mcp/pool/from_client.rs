@@ -19,6 +19,21 @@ use crate::{Context, Principal, StatusCode};
 /// The maximum length of a `subscriptions/listen` request, which is kept while the subscription lasts.
 const MAX_SUBSCRIPTION: usize = 64 << 10;
 
+/// Checks a `subscriptions/listen` request of this length.
+pub(crate) fn check_subscription(reply: &Reply, length: usize) -> Result<(), HttpError> {
+    if !reply.takes_events() {
+        return Err(HttpError::events_required());
+    }
+    if length > MAX_SUBSCRIPTION {
+        return Err(HttpError::new(
+            StatusCode::CONTENT_TOO_LARGE,
+            code::INVALID,
+            format!("A subscription may have up to {MAX_SUBSCRIPTION} bytes"),
+        ));
+    }
+    Ok(())
+}
+
 impl Pool {
     /// Whether a process has the request, and its stream has not begun.
     pub(crate) fn may_begin(&self, id: u64) -> bool {
@@ -111,7 +126,7 @@ impl Pool {
                 let call = Call::Pool(request);
                 hub.timeouts.push(ctx, call, |call| match call {
                     Call::Pool(id) => self.is_waiting(id),
-                    Call::Session(..) => true,
+                    Call::Session(..) | Call::Translated(_) => true,
                 });
             }
             Err(error) => reply.reject(ctx, &error.with_id(own_id), true),
@@ -123,7 +138,7 @@ impl Pool {
         hub.beginnings
             .push(ctx, Call::Pool(request), |call| match call {
                 Call::Pool(id) => self.may_begin(id),
-                Call::Session(..) => true,
+                Call::Session(..) | Call::Translated(_) => true,
             });
     }
 
@@ -141,15 +156,8 @@ impl Pool {
         };
         let ids = IdRanges::find(envelope, id.clone())
             .map_err(|why| HttpError::invalid(format!("Invalid request: {why}")))?;
-        if is_subscription && !reply.takes_events() {
-            return Err(HttpError::events_required());
-        }
-        if is_subscription && envelope.text.len() > MAX_SUBSCRIPTION {
-            return Err(HttpError::new(
-                StatusCode::CONTENT_TOO_LARGE,
-                code::INVALID,
-                format!("A subscription may have up to {MAX_SUBSCRIPTION} bytes"),
-            ));
+        if is_subscription {
+            check_subscription(reply, envelope.text.len())?;
         }
         let slot = self
             .knowing(envelope)
@@ -331,7 +339,7 @@ fn hash(state: &str) -> u64 {
 
 /// The filter of a subscription.
 #[derive(Debug, Default)]
-pub(super) struct Filter {
+pub(crate) struct Filter {
     tools: bool,
     prompts: bool,
     resources: bool,
@@ -341,7 +349,7 @@ pub(super) struct Filter {
 
 impl Filter {
     /// Reads `params.notifications`. Malformed members are ignored.
-    pub(super) fn of(envelope: &Envelope<'_>) -> Self {
+    pub(crate) fn of(envelope: &Envelope<'_>) -> Self {
         let text = envelope.text;
         let Some(wanted) = envelope.of_body("notifications") else {
             return Self::default();
@@ -364,8 +372,13 @@ impl Filter {
         }
     }
 
+    /// The resources whose changes are wanted.
+    pub(crate) fn uris(&self) -> impl Iterator<Item = &str> {
+        self.uris.iter().map(|uri| &**uri)
+    }
+
     /// Whether a notification is wanted.
-    pub(super) fn wants(&self, method: &str, envelope: &Envelope<'_>) -> bool {
+    pub(crate) fn wants(&self, method: &str, envelope: &Envelope<'_>) -> bool {
         match method {
             "notifications/tools/list_changed" => self.tools,
             "notifications/prompts/list_changed" => self.prompts,

@@ -2,7 +2,7 @@
 
 use std::ops::{ControlFlow, Range};
 
-use super::{MAX_PAGES, PendingRequest, Pool, PoolChange, Purpose, Support};
+use super::{MAX_PAGES, MAX_VERSIONS, PendingRequest, Pool, PoolChange, Purpose, Support};
 use crate::service::child::{ChildEvent, ChildInput};
 use crate::service::json::{Skimmer, unescape};
 use crate::service::jsonrpc::{
@@ -170,11 +170,13 @@ impl Pool {
                 false
             }
             Purpose::Probe => {
-                self.support = if supports_stateless(text, result) {
-                    Support::Stateless
-                } else {
-                    Support::Sessions
+                let versions = supported_versions(text, result).map(|at| &text[at]);
+                self.support = match versions.is_some_and(lists_stateless) {
+                    true => Support::Stateless,
+                    false => Support::Sessions,
                 };
+                let versions = versions.filter(|list| list.len() <= MAX_VERSIONS);
+                self.versions = versions.map(Into::into);
                 true
             }
             Purpose::ListTools => {
@@ -347,7 +349,7 @@ pub(crate) fn server_exited(id: &str, data: &str) -> String {
 }
 
 /// The HTTP status of a response, which follows from its error code.
-fn status_of(text: &str, result: Option<&Range<usize>>) -> StatusCode {
+pub(crate) fn status_of(text: &str, result: Option<&Range<usize>>) -> StatusCode {
     if result.is_some() {
         return StatusCode::OK;
     }
@@ -365,23 +367,24 @@ fn error_code(text: &str) -> Option<i32> {
     text[member(text, &error, "code")?].parse().ok()
 }
 
-/// Whether the answer to `server/discover` says that revision 2026-07-28 is supported.
-pub(super) fn supports_stateless(text: &str, result: Option<&Range<usize>>) -> bool {
-    let versions = match result {
+/// The revisions that the answer to `server/discover` lists.
+fn supported_versions(text: &str, result: Option<&Range<usize>>) -> Option<Range<usize>> {
+    match result {
         Some(result) => member(text, result, "supportedVersions"),
         None if error_code(text) == Some(code::UNSUPPORTED_VERSION) => {
-            let error = member(text, &(0..text.len()), "error");
-            let data = error.and_then(|error| member(text, &error, "data"));
-            data.and_then(|data| member(text, &data, "supported"))
+            let error = member(text, &(0..text.len()), "error")?;
+            let data = member(text, &error, "data")?;
+            member(text, &data, "supported")
         }
         None => None,
-    };
-    let Some(versions) = versions else {
-        return false;
-    };
+    }
+}
+
+/// Whether a list of revisions, which is JSON, has 2026-07-28.
+fn lists_stateless(versions: &str) -> bool {
     let mut is_supported = false;
-    let _ = Skimmer::at(text, &versions).array(|version| {
-        let raw = &text[version];
+    let _ = Skimmer::new(versions).array(|version| {
+        let raw = &versions[version];
         is_supported |= raw.starts_with('"') && unescape(raw) == STATELESS;
     });
     is_supported

@@ -9,22 +9,24 @@ mod from_process;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use self::from_client::{Filter, States};
+pub(super) use self::from_client::Filter;
+use self::from_client::States;
 use super::STATELESS;
 use super::headers::Tools;
 use super::http_error::HttpError;
 use super::hub::Hub;
 use super::process::Process;
 use super::reply::Reply;
-use super::{McpConfig, McpStart};
+use super::{McpConfig, McpShare, McpStart};
 use crate::service::child::{Keeper, OnFailure, ProgramPlace, code_and_signal, describe};
-use crate::service::jsonrpc::{Forwarded, Pending, RequestKind, UpstreamIds};
+use crate::service::jsonrpc::{
+    Envelope, Forwarded, MessageKind, Pending, RequestKind, UpstreamIds, splice,
+};
 use crate::sys::drop_code;
 use crate::{Context, Principal, StatusCode, Time, TimerId};
 
-pub(super) use self::from_process::server_exited;
-#[cfg(any(test, fuzzing))]
-pub(super) use self::from_process::with_subscription;
+pub(super) use self::from_client::check_subscription;
+pub(super) use self::from_process::{server_exited, status_of, with_subscription};
 
 /// Which revisions the program supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +87,9 @@ impl RequestKind for Purpose {
     }
 }
 
+/// The maximum length of a list of revisions that is kept.
+const MAX_VERSIONS: usize = 1 << 10;
+
 /// The maximum number of pages of a list of tools that are read.
 const MAX_PAGES: usize = 100;
 
@@ -118,6 +123,8 @@ pub(super) struct Pool {
     requests: Pending<PendingRequest>,
     ids: UpstreamIds,
     pub(super) tools: Tools,
+    /// The revisions that the first process has said it supports, as JSON.
+    versions: Option<Box<str>>,
     /// The tools that are being listed, page by page.
     listing: Option<Listing>,
     /// The slot whose process is handling an event, and the messages for it, which are sent afterwards.
@@ -132,6 +139,9 @@ pub(super) struct Pool {
     states: States,
     /// The requests of callers, in the order of their ids, that wait for the probe.
     waiting: Vec<u64>,
+    /// Whether requests that no process of the pool supports are translated, and those that were held.
+    translates: bool,
+    pub(super) unserved: Vec<(Reply, Principal, String)>,
     is_stopping: bool,
     /// Whether the first process has said that it supports 2026-07-28.
     is_probed: bool,
@@ -169,6 +179,7 @@ impl Pool {
             requests: Pending::new(None),
             ids: UpstreamIds::default(),
             tools: Tools::default(),
+            versions: None,
             listing: None,
             in_hand: None,
             unsent: Vec::new(),
@@ -177,6 +188,8 @@ impl Pool {
             probe_timeout: None,
             states: States::default(),
             waiting: Vec::new(),
+            translates: config.share != McpShare::None,
+            unserved: Vec::new(),
             is_stopping: false,
             is_probed: false,
             is_lazy: config.start == McpStart::Lazy,
@@ -186,7 +199,13 @@ impl Pool {
 
     /// What is known of the tools. `None` if the program does not support revision 2026-07-28.
     pub(super) fn tools(&self) -> Option<&Tools> {
-        (self.support != Support::Sessions).then_some(&self.tools)
+        (self.translates || self.support != Support::Sessions).then_some(&self.tools)
+    }
+
+    /// The revisions that the program says it supports, as JSON, if 2026-07-28 is one of them.
+    pub(super) fn versions(&self) -> Option<&str> {
+        let is_known = self.support == Support::Stateless;
+        self.versions.as_deref().filter(|_| is_known)
     }
 
     /// The number of running processes.
@@ -313,6 +332,32 @@ impl Pool {
         }
     }
 
+    /// Takes a request that waits out of the table, as its caller has sent it.
+    fn take_held(&mut self, hub: &mut Hub, id: u64) -> Option<(Reply, Principal, String)> {
+        let request = self.take(hub, id)?;
+        let Purpose::Call {
+            reply,
+            principal,
+            held: Some(text),
+            ..
+        } = request.call
+        else {
+            return None;
+        };
+        let own = request.sender_ids?;
+        let restored = Envelope::parse(&text).ok().map(|envelope| {
+            let at = match envelope.kind.clone() {
+                MessageKind::Request { id, .. } => id,
+                _ => 0..0,
+            };
+            let token = envelope.of_meta("progressToken");
+            let token = token.zip(own.progress_token.as_deref());
+            let mut edits: Vec<_> = [(at, &*own.id)].into_iter().chain(token).collect();
+            splice(&text, &mut edits).concat()
+        });
+        Some((reply, principal, restored?))
+    }
+
     /// Tells the processes to stop, if no request has needed them for this time.
     pub(super) fn stop_idle(&mut self, ctx: &mut Context, idle: Duration) -> Vec<PoolChange> {
         let is_idle = ctx.now().since(self.last_used) >= idle;
@@ -395,7 +440,10 @@ impl Pool {
         let waiting = std::mem::take(&mut self.waiting);
         log::info!("the MCP server supports only revisions with sessions");
         for id in waiting {
-            if let Some((reply, own_id)) = self.take_call(hub, id) {
+            if self.translates {
+                let held = self.take_held(hub, id);
+                self.unserved.extend(held);
+            } else if let Some((reply, own_id)) = self.take_call(hub, id) {
                 let error = HttpError::unsupported_version(STATELESS, false);
                 reply.reject(ctx, &error.with_id(&own_id), true);
             }

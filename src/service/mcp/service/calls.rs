@@ -3,13 +3,14 @@
 use uuid::Uuid;
 
 use super::processes::{Owner, short};
-use super::{Mcp, SHUTTING_DOWN, is_waiting, may_begin};
+use super::{Mcp, SHUTTING_DOWN};
 use crate::log_event::{log_event, word};
 use crate::service::jsonrpc::{Envelope, MessageKind, code};
 use crate::service::mcp::McpShare;
 use crate::service::mcp::headers::sole_header;
 use crate::service::mcp::http_error::HttpError;
 use crate::service::mcp::hub::too_many;
+use crate::service::mcp::pool::Support;
 use crate::service::mcp::process::Process;
 use crate::service::mcp::reply::{EventId, Reply, accepted};
 use crate::service::mcp::request::{
@@ -101,8 +102,12 @@ impl Mcp {
         match post {
             Post::Request(envelope) => {
                 let principal = ctx.principal(caller);
-                self.pool
-                    .request(ctx, &mut self.hub, &envelope, reply, principal);
+                if self.pool.support == Support::Sessions {
+                    self.translate(ctx, &envelope, reply, principal);
+                } else {
+                    self.pool
+                        .request(ctx, &mut self.hub, &envelope, reply, principal);
+                }
             }
             Post::Notification(envelope) => {
                 if let MessageKind::Notification { method } = &envelope.kind {
@@ -215,9 +220,10 @@ impl Mcp {
             is_full = taken.is_err();
             taken.map_err(|full| too_many("sessions", full))
         };
-        let joined = self
-            .shared
-            .join(id, principal, envelope, ctx.now(), may_add);
+        let of_body = |name| envelope.of_body(name).map(|at| &envelope.text[at]);
+        let version = of_body("protocolVersion").unwrap_or_default();
+        let asked = (version, of_body("capabilities").unwrap_or("{}"));
+        let joined = self.shared.join(id, principal, asked, ctx.now(), may_add);
         match joined {
             Ok(seat) => {
                 self.add_session(ctx, caller, id, principal, Upstream::Shared(seat));
@@ -285,9 +291,9 @@ impl Mcp {
         let reply = reply.with_session(id.to_string());
         let sent = self.send_in_session(ctx, caller, id, envelope, reply);
         if let Some(&call) = self.hub.callers.get(&caller) {
-            let (pool, sessions) = (&self.pool, &self.sessions);
-            let is_waiting = |call| is_waiting(pool, sessions, call);
-            self.hub.initializations.push(ctx, call, is_waiting);
+            let (hub, waiting) = self.split();
+            let is_waiting = |call| waiting.is_waiting(call);
+            hub.initializations.push(ctx, call, is_waiting);
         }
         if sent.is_err() {
             self.end_session(ctx, id, "its first request was rejected");
@@ -355,11 +361,7 @@ impl Mcp {
         let call = session.request(&mut self.hub, envelope, reply)?;
         self.pass_on(ctx, id, envelope);
         if let Some(call) = call {
-            let (pool, sessions) = (&self.pool, &self.sessions);
-            let may_begin = |call| may_begin(pool, sessions, call);
-            let is_waiting = |call| is_waiting(pool, sessions, call);
-            self.hub.beginnings.push(ctx, call, may_begin);
-            self.hub.timeouts.push(ctx, call, is_waiting);
+            self.begin_limits(ctx, call);
         }
         Ok(())
     }

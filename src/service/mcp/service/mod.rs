@@ -2,11 +2,13 @@
 
 mod calls;
 mod processes;
+mod translated;
 
 use uuid::Uuid;
 
 use self::calls::StartingSession;
 use self::processes::{Owner, StoppingProcess};
+use self::translated::TranslatedCall;
 use super::McpConfig;
 use super::hub::{Call, Hub};
 use super::pool::{Pool, Support};
@@ -47,6 +49,9 @@ pub struct Mcp {
     starting: IdMap<ClientId, StartingSession>,
     sessions: IdMap<Uuid, Session>,
     shared: SharedServers,
+    /// Calls to shared processes of clients of 2026-07-28, and those whose client was asked for input, by its state.
+    translated: IdMap<Uuid, TranslatedCall>,
+    inputs: IdMap<Uuid, Uuid>,
     stopping: IdMap<u64, StoppingProcess>,
     last_stopping: u64,
     /// Finds the owner of a process by an event of the process.
@@ -76,6 +81,8 @@ impl Mcp {
             starting: IdMap::default(),
             sessions: IdMap::default(),
             shared: SharedServers::new(&config),
+            translated: IdMap::default(),
+            inputs: IdMap::default(),
             stopping: IdMap::default(),
             last_stopping: 0,
             index: ChildIndex::default(),
@@ -90,25 +97,123 @@ impl Mcp {
     }
 
     fn supports_stateless(&self) -> bool {
-        self.pool.support != Support::Sessions
+        self.pool.tools().is_some()
     }
 }
 
-fn may_begin(pool: &Pool, sessions: &IdMap<Uuid, Session>, call: Call) -> bool {
-    match call {
-        Call::Pool(id) => pool.may_begin(id),
-        Call::Session(id, stream) => sessions
-            .get(&id)
-            .is_some_and(|session| session.may_begin(stream)),
+/// The calls that wait, wherever they are.
+struct Waiting<'a> {
+    pool: &'a Pool,
+    sessions: &'a IdMap<Uuid, Session>,
+    translated: &'a IdMap<Uuid, TranslatedCall>,
+}
+
+impl Waiting<'_> {
+    /// Whether a call waits, and its stream has not begun.
+    fn may_begin(&self, call: Call) -> bool {
+        match call {
+            Call::Pool(id) => self.pool.may_begin(id),
+            Call::Session(id, stream) => {
+                let session = self.sessions.get(&id);
+                session.is_some_and(|session| session.may_begin(stream))
+            }
+            Call::Translated(id) => {
+                let call = self.translated.get(&id);
+                call.is_some_and(TranslatedCall::may_begin)
+            }
+        }
+    }
+
+    fn is_waiting(&self, call: Call) -> bool {
+        match call {
+            Call::Pool(id) => self.pool.is_waiting(id),
+            Call::Session(id, stream) => {
+                let session = self.sessions.get(&id);
+                session.is_some_and(|session| session.is_waiting(stream))
+            }
+            Call::Translated(id) => self.translated.contains_key(&id),
+        }
     }
 }
 
-fn is_waiting(pool: &Pool, sessions: &IdMap<Uuid, Session>, call: Call) -> bool {
-    match call {
-        Call::Pool(id) => pool.is_waiting(id),
-        Call::Session(id, stream) => sessions
-            .get(&id)
-            .is_some_and(|session| session.is_waiting(stream)),
+/// What the end of a time limit means for a call.
+#[derive(Clone, Copy, Debug)]
+enum Limit {
+    /// Its answer becomes a stream.
+    Begin,
+    TimeOut,
+    /// Its session has not begun.
+    Initialize,
+    /// Its client has not sent the input.
+    Input,
+}
+
+impl Mcp {
+    fn split(&mut self) -> (&mut Hub, Waiting<'_>) {
+        let waiting = Waiting {
+            pool: &self.pool,
+            sessions: &self.sessions,
+            translated: &self.translated,
+        };
+        (&mut self.hub, waiting)
+    }
+
+    /// Begins the time limits of a call.
+    fn begin_limits(&mut self, ctx: &mut Context, call: Call) {
+        let (hub, waiting) = self.split();
+        hub.beginnings
+            .push(ctx, call, |call| waiting.may_begin(call));
+        hub.timeouts
+            .push(ctx, call, |call| waiting.is_waiting(call));
+    }
+
+    /// Handles the timer of a time limit. Returns false if it belongs to something else.
+    fn expire_limits(&mut self, ctx: &mut Context, timer: TimerId) -> bool {
+        let (hub, waiting) = self.split();
+        let is_waiting = |call| waiting.is_waiting(call);
+        let mut due = hub
+            .beginnings
+            .expire(ctx, timer, |call| waiting.may_begin(call))
+            .map(|calls| (Limit::Begin, calls));
+        for (limit, delays) in [
+            (Limit::TimeOut, &mut hub.timeouts),
+            (Limit::Initialize, &mut hub.initializations),
+            (Limit::Input, &mut hub.inputs),
+        ] {
+            if due.is_none() {
+                let calls = delays.expire(ctx, timer, is_waiting);
+                due = calls.map(|calls| (limit, calls));
+            }
+        }
+        let Some((limit, calls)) = due else {
+            return false;
+        };
+        for call in calls {
+            self.expire(ctx, limit, call);
+        }
+        true
+    }
+
+    fn expire(&mut self, ctx: &mut Context, limit: Limit, call: Call) {
+        match (limit, call) {
+            (Limit::Begin, Call::Pool(id)) => self.pool.begin_stream(ctx, id),
+            (Limit::Begin, Call::Session(id, stream)) => {
+                if let Some(session) = self.sessions.get_mut(&id) {
+                    session.begin_stream(ctx, stream);
+                }
+            }
+            (Limit::Begin, Call::Translated(id)) => self.begin_translated_stream(ctx, id),
+            (Limit::TimeOut, Call::Pool(id)) => self.pool.time_out(ctx, &mut self.hub, id),
+            (Limit::TimeOut, Call::Session(id, stream)) => self.time_out(ctx, id, stream),
+            (Limit::TimeOut, Call::Translated(id)) => {
+                self.fail_translated(ctx, id, "Request timed out");
+            }
+            (Limit::Initialize, Call::Session(id, _)) => {
+                self.end_session(ctx, id, "its process has not answered initialize in time");
+            }
+            (Limit::Input, Call::Translated(id)) => self.expire_input(ctx, id),
+            (Limit::Initialize | Limit::Input, _) => {}
+        }
     }
 }
 
@@ -168,6 +273,7 @@ impl Service for Mcp {
         let is_sole = ctx.is_sole_principal(caller);
         self.hub.note(&ctx.principal(caller), is_sole);
         if let Err(error) = self.handle_call(ctx, caller, request, body) {
+            let error = error.with_versions(self.pool.versions());
             log::debug!("{caller} was refused: {} {}", error.status.0, error.message);
             ctx.respond(caller, &error.to_response(is_stateless(request)));
         }
@@ -194,6 +300,10 @@ impl Service for Mcp {
         }
         match self.hub.callers.remove(&caller) {
             Some(Call::Pool(id)) => self.pool.cancel(ctx, &mut self.hub, id),
+            Some(Call::Translated(id)) => {
+                self.hub.counts.cancelled += 1;
+                self.end_translated(ctx, id);
+            }
             Some(Call::Session(id, stream)) => {
                 if let Some(session) = self.sessions.get_mut(&id) {
                     session.detach(ctx, stream, caller);
@@ -213,7 +323,7 @@ impl Service for Mcp {
                     session.resume(ctx);
                 }
             }
-            Some(Call::Pool(_)) => {}
+            Some(Call::Pool(_) | Call::Translated(_)) => {}
             None => self.websocket.drained(ctx, client),
         }
     }
@@ -238,6 +348,7 @@ impl Service for Mcp {
     fn draining(&mut self, ctx: &mut Context) {
         self.refuse_starting(ctx);
         self.pool.drain(ctx, &mut self.hub);
+        self.end_all_translated(ctx, None);
         for session in self.sessions.values_mut() {
             session.close_get_stream(ctx, &mut self.hub);
         }
@@ -259,58 +370,16 @@ impl Service for Mcp {
     }
 
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
-        let Self {
-            hub,
-            pool,
-            sessions,
-            ..
-        } = self;
-        let due = hub
-            .beginnings
-            .expire(ctx, timer, |call| may_begin(pool, sessions, call));
-        if let Some(due) = due {
-            for call in due {
-                match call {
-                    Call::Pool(id) => pool.begin_stream(ctx, id),
-                    Call::Session(id, stream) => {
-                        if let Some(session) = sessions.get_mut(&id) {
-                            session.begin_stream(ctx, stream);
-                        }
-                    }
-                }
-            }
-            return;
-        }
-        let due = hub
-            .timeouts
-            .expire(ctx, timer, |call| is_waiting(pool, sessions, call));
-        if let Some(due) = due {
-            for call in due {
-                match call {
-                    Call::Pool(id) => self.pool.time_out(ctx, &mut self.hub, id),
-                    Call::Session(id, stream) => self.time_out(ctx, id, stream),
-                }
-            }
-            return;
-        }
-        let due = hub
-            .initializations
-            .expire(ctx, timer, |call| is_waiting(pool, sessions, call));
-        if let Some(due) = due {
-            for call in due {
-                if let Call::Session(id, _) = call {
-                    self.end_session(ctx, id, "its process has not answered initialize in time");
-                }
-            }
+        if self.expire_limits(ctx, timer) {
             return;
         }
         if self.last_call == Some(timer) {
             self.last_call = None;
-            pool.fail_all(ctx, hub, SHUTTING_DOWN);
-            for session in sessions.values_mut() {
-                session.fail_all(ctx, hub, SHUTTING_DOWN);
+            self.pool.fail_all(ctx, &mut self.hub, SHUTTING_DOWN);
+            for session in self.sessions.values_mut() {
+                session.fail_all(ctx, &mut self.hub, SHUTTING_DOWN);
             }
-            return;
+            return self.end_all_translated(ctx, Some(SHUTTING_DOWN));
         }
         if self.sweep == Some(timer) {
             self.sweep = None;
@@ -321,6 +390,7 @@ impl Service for Mcp {
             self.apply(change);
             if !was_known {
                 self.complete_pool(ctx);
+                self.serve_unserved(ctx);
             }
             return;
         }
@@ -436,6 +506,7 @@ impl Service for Mcp {
         for id in sessions {
             self.end_session(ctx, id, "server shutting down");
         }
+        self.end_all_translated(ctx, Some(SHUTTING_DOWN));
         self.stop_servers(ctx);
         self.pool.stop(ctx);
         self.pool

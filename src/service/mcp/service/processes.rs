@@ -6,6 +6,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::Mcp;
+use super::translated::TranslatedCall;
 use crate::log_event::{Field, log_event};
 use crate::service::child::{ChildEvent, ChildInput};
 use crate::service::jsonrpc::Envelope;
@@ -107,10 +108,13 @@ impl Mcp {
                 Output::Reply(text) => (text, false),
                 Output::Session(id, incoming, text) => {
                     ctx.spend(1);
-                    if let Some(session) = self.sessions.get_mut(&id)
-                        && session.receive(ctx, &mut self.hub, &incoming, &text).1
-                    {
-                        ended.push(id);
+                    match self.sessions.get_mut(&id) {
+                        Some(session) => {
+                            if session.receive(ctx, &mut self.hub, &incoming, &text).1 {
+                                ended.push(id);
+                            }
+                        }
+                        None => self.receive_translated(ctx, id, &incoming, &text),
                     }
                     continue;
                 }
@@ -289,6 +293,15 @@ impl Mcp {
         self.pool.start_others(ctx);
     }
 
+    /// Handles the requests that the pool has held for a process that does not support them.
+    pub(super) fn serve_unserved(&mut self, ctx: &mut Context) {
+        for (reply, principal, text) in std::mem::take(&mut self.pool.unserved) {
+            if let Ok(envelope) = Envelope::parse(&text) {
+                self.translate(ctx, &envelope, reply, principal);
+            }
+        }
+    }
+
     /// Lets a process handle an event.
     pub(super) fn handle_process(&mut self, ctx: &mut Context, owner: Owner, input: ChildInput) {
         match owner {
@@ -299,6 +312,7 @@ impl Mcp {
                 if !was_known && self.pool.support == Support::Stateless {
                     self.complete_pool(ctx);
                 }
+                self.serve_unserved(ctx);
             }
             Owner::Session(id) => {
                 let Some(session) = self.sessions.get_mut(&id) else {
@@ -316,6 +330,7 @@ impl Mcp {
                 let Self {
                     hub,
                     sessions,
+                    translated,
                     shared,
                     config,
                     ..
@@ -324,7 +339,12 @@ impl Mcp {
                     return;
                 };
                 let path = config.endpoint.path();
-                let is_reading = |id| sessions.get(&id).is_some_and(Session::is_reading);
+                let is_reading = |id| {
+                    sessions.get(&id).is_some_and(Session::is_reading)
+                        || translated
+                            .get(&id)
+                            .is_some_and(TranslatedCall::may_be_asked)
+                };
                 let out = server.handle(ctx, hub, path, input, &is_reading);
                 self.act(ctx, number, out);
             }
@@ -407,7 +427,7 @@ impl Mcp {
 
     pub(super) fn pending(&self) -> usize {
         let in_sessions = self.sessions.values().map(Session::pending);
-        self.pool.pending() + in_sessions.sum::<usize>()
+        self.pool.pending() + in_sessions.sum::<usize>() + self.translated.len()
     }
 }
 

@@ -51,6 +51,8 @@ pub(super) struct Member {
     /// The resources that it has subscribed to, and what they cost.
     subscriptions: HashSet<Box<str>>,
     cost: usize,
+    /// Whether it hears of all changes.
+    pub(super) is_listening: bool,
 }
 
 impl Member {
@@ -60,11 +62,17 @@ impl Member {
             level: None,
             subscriptions: HashSet::new(),
             cost: 0,
+            is_listening: false,
         }
     }
 
     pub(super) fn subscriptions(&self) -> impl Iterator<Item = &str> {
         self.subscriptions.iter().map(|uri| &**uri)
+    }
+
+    /// Whether the process may not be stopped because it would have to report changes.
+    pub(super) fn needs_process(&self) -> bool {
+        self.is_listening || !self.subscriptions.is_empty()
     }
 
     pub(super) fn has_subscribed(&self, uri: &str) -> bool {

@@ -50,20 +50,16 @@ struct Key {
 }
 
 impl Key {
-    /// Reads what an `initialize` request says. Tasks belong to one client, so a shared process does not get the capability.
-    fn read(
+    /// The key for a revision and capabilities, as JSON. Tasks belong to one client, so a shared process does not get this capability.
+    fn new(
         share: McpShare,
         principal: &Principal,
-        envelope: &Envelope<'_>,
+        (version, capabilities): (&str, &str),
     ) -> Result<Self, HttpError> {
         let invalid = |why| HttpError::new(StatusCode::BAD_REQUEST, code::PARAMS, why);
-        let text = envelope.text;
-        let version = envelope.of_body("protocolVersion");
-        let version =
-            version.filter(|at| at.len() <= MAX_VERSION && text[at.clone()].starts_with('"'));
-        let version = version.ok_or_else(|| invalid("Invalid params: protocolVersion"))?;
-        let capabilities = envelope.of_body("capabilities");
-        let capabilities = capabilities.map_or("{}", |at| &text[at]);
+        if version.len() > MAX_VERSION || !version.starts_with('"') {
+            return Err(invalid("Invalid params: protocolVersion"));
+        }
         let parsed = (capabilities.len() <= MAX_CAPABILITIES)
             .then(|| serde_json::from_str::<serde_json::Map<_, serde_json::Value>>(capabilities));
         let Some(Ok(mut capabilities)) = parsed else {
@@ -73,7 +69,7 @@ impl Key {
         capabilities.remove("tasks");
         Ok(Self {
             principal: (share == McpShare::Principal).then(|| principal.clone()),
-            version: quote(&unescape(&text[version])),
+            version: quote(&unescape(version)),
             capabilities: serde_json::Value::Object(capabilities).to_string(),
         })
     }
@@ -305,16 +301,17 @@ impl SharedServers {
         servers.filter(|server| server.process().is_some()).count()
     }
 
-    /// Gives a session a seat at the process for its `initialize` request. `may_add` is asked whether there may be one more.
+    /// Gives a session a seat at the process for this revision and these capabilities, which are JSON. `may_add` is asked whether there
+    /// may be one more process.
     pub(super) fn join(
         &mut self,
         session: Uuid,
         principal: &Principal,
-        envelope: &Envelope<'_>,
+        asked: (&str, &str),
         now: Time,
         may_add: impl FnOnce() -> Result<(), HttpError>,
     ) -> Result<Seat, HttpError> {
-        let key = Key::read(self.share, principal, envelope)?;
+        let key = Key::new(self.share, principal, asked)?;
         let number = match self.numbers.get(&key) {
             Some(number) => *number,
             None => {

@@ -175,11 +175,21 @@ impl Multiplexer {
         !self.members.is_empty()
     }
 
+    /// A member hears of changes, so the process must run.
+    pub(crate) fn listen(&mut self, number: usize) {
+        if let Some(member) = self.members.get_mut(&number) {
+            member.is_listening = true;
+        }
+    }
+
+    fn is_heard(&self) -> bool {
+        self.members.values().any(Member::needs_process)
+    }
+
     /// Whether a process has to run now, although none does.
     pub(crate) fn needs_process(&self) -> bool {
-        let has_subscriptions = self.subscriptions().next().is_some();
         self.phase == Phase::Stopped
-            && (has_subscriptions || !self.held.is_empty() || !self.arrivals.is_empty())
+            && (self.is_heard() || !self.held.is_empty() || !self.arrivals.is_empty())
     }
 
     pub(crate) fn is_ready(&self) -> bool {
@@ -191,7 +201,7 @@ impl Multiplexer {
         self.own_ids.is_empty()
             && self.arrivals.is_empty()
             && self.questions.len() == 0
-            && self.subscriptions().next().is_none()
+            && !self.is_heard()
     }
 
     fn subscriptions(&self) -> impl Iterator<Item = &str> {
@@ -320,7 +330,14 @@ impl Multiplexer {
         if let Some(level) = self.wanted_level() {
             self.tell_level(level, out);
         }
-        let uris: HashSet<String> = self.subscriptions().map(quote).collect();
+        // The requests of new subscribers are among those that wait.
+        let held = self.calls.values().filter_map(|call| match &call.call {
+            Purpose::Call(_, Effect::Subscribes(uri)) => Some(&**uri),
+            _ => None,
+        });
+        let held: HashSet<&str> = held.collect();
+        let known = self.subscriptions().filter(|uri| !held.contains(uri));
+        let uris: HashSet<String> = known.map(quote).collect();
         for uri in uris {
             self.tell("resources/subscribe", &format!(r#""uri":{uri}"#), out);
         }

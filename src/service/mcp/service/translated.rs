@@ -1,0 +1,498 @@
+//! Calls of clients of revision 2026-07-28 to a shared process of an older revision. Each call has a seat of its own at the process
+//! until it is answered.
+
+use uuid::Uuid;
+
+use super::Mcp;
+use crate::service::jsonrpc::{Envelope, MessageKind, code, error, with_id};
+use crate::service::mcp::INPUT_TIME;
+use crate::service::mcp::http_error::HttpError;
+use crate::service::mcp::hub::{Call, too_many};
+use crate::service::mcp::pool::{Filter, check_subscription, status_of, with_subscription};
+use crate::service::mcp::reply::Reply;
+use crate::service::mcp::request::CAPABILITIES_KEY;
+use crate::service::mcp::shared::{Incoming, Seat};
+use crate::service::mcp::to_older::{self, Question};
+use crate::sys::random_uuid;
+use crate::{Context, Principal, StatusCode, Time};
+
+/// The maximum length of an answer that is kept while the client gathers its input.
+const MAX_KEPT: usize = 256 << 10;
+
+/// What a call is.
+#[derive(Debug)]
+enum Kind {
+    Discover,
+    /// `subscriptions/listen`, with the changes that the client wants.
+    Listen(Filter),
+    Other {
+        method: Box<str>,
+        target: Option<String>,
+        /// What the server may ask the client.
+        questions: Vec<&'static str>,
+    },
+}
+
+/// Where a call is.
+#[derive(Debug)]
+enum Stage {
+    /// A caller waits for the answer.
+    Open(Reply),
+    /// The client was asked for input, and continues the call with this state.
+    Input {
+        state: Uuid,
+        since: Time,
+        /// The answer, if the server did not wait for the input.
+        answer: Option<String>,
+    },
+}
+
+/// A call that is not answered.
+#[derive(Debug)]
+pub(super) struct TranslatedCall {
+    seat: Seat,
+    principal: Principal,
+    kind: Kind,
+    /// The id and the progress token of the client's last request.
+    id: Box<str>,
+    token: Option<Box<str>>,
+    /// What the server has asked and the client has not answered.
+    questions: Vec<Question>,
+    stage: Stage,
+}
+
+impl TranslatedCall {
+    fn reply(&mut self) -> Option<&mut Reply> {
+        match &mut self.stage {
+            Stage::Open(reply) => Some(reply),
+            Stage::Input { .. } => None,
+        }
+    }
+
+    /// Whether the server can ask the client for input.
+    pub(super) fn may_be_asked(&self) -> bool {
+        matches!(&self.kind, Kind::Other { questions, .. } if !questions.is_empty())
+    }
+
+    /// Whether the answer becomes a stream when it takes long.
+    pub(super) fn may_begin(&self) -> bool {
+        matches!(&self.stage, Stage::Open(reply) if !reply.is_streaming())
+    }
+
+    /// The changes that a subscription wants.
+    pub(super) fn listens(&self) -> bool {
+        matches!(self.kind, Kind::Listen(_))
+    }
+}
+
+impl Mcp {
+    /// Handles a request of revision 2026-07-28 for a server of an older one.
+    pub(super) fn translate(
+        &mut self,
+        ctx: &mut Context,
+        envelope: &Envelope<'_>,
+        reply: Reply,
+        principal: Principal,
+    ) {
+        let own = envelope.id().unwrap_or("null");
+        let failed = match to_older::state(envelope) {
+            Some(state) => match self.find_input(envelope, &state, &principal) {
+                Ok(id) => return self.continue_translated(ctx, id, envelope, reply),
+                Err(error) => error,
+            },
+            None => match self.begin_translated(ctx, envelope, &reply, &principal) {
+                Ok((id, seat)) => {
+                    return self.send_translated(ctx, id, seat, envelope, (reply, principal));
+                }
+                Err(error) => error,
+            },
+        };
+        reply.reject(ctx, &failed.with_id(own), true);
+    }
+
+    /// The call that a client continues with its input. The state is used up.
+    fn find_input(
+        &mut self,
+        envelope: &Envelope<'_>,
+        state: &str,
+        principal: &Principal,
+    ) -> Result<Uuid, HttpError> {
+        let unknown = || {
+            let why = "Invalid params: requestState is unknown, used up, or of another request";
+            HttpError::new(StatusCode::BAD_REQUEST, code::PARAMS, why)
+        };
+        let state = Uuid::try_parse(state).map_err(|_| unknown())?;
+        let id = *self.inputs.get(&state).ok_or_else(unknown)?;
+        let call = self.translated.get(&id).ok_or_else(unknown)?;
+        let is_same = match (&call.kind, &envelope.kind) {
+            (Kind::Other { method, target, .. }, MessageKind::Request { method: asked, .. }) => {
+                **method == **asked && *target == to_older::target(envelope)
+            }
+            _ => false,
+        };
+        if call.principal != *principal || !is_same {
+            return Err(unknown());
+        }
+        self.inputs.remove(&state);
+        Ok(id)
+    }
+
+    /// Gives a call a seat at the process.
+    fn begin_translated(
+        &mut self,
+        ctx: &Context,
+        envelope: &Envelope<'_>,
+        reply: &Reply,
+        principal: &Principal,
+    ) -> Result<(Uuid, Seat), HttpError> {
+        let (method, length) = (envelope.method(), envelope.text.len());
+        if to_older::is_unknown(method) {
+            let why = "Method not found";
+            return Err(HttpError::new(StatusCode::NOT_FOUND, code::NO_METHOD, why));
+        }
+        if method == "subscriptions/listen" {
+            check_subscription(reply, length)?;
+        }
+        self.hub.take_request(principal)?;
+        let capabilities = envelope.of_meta(CAPABILITIES_KEY);
+        let capabilities = capabilities.map_or("{}", |at| &envelope.text[at]);
+        let sessions = &mut self.hub.sessions;
+        let may_add = || {
+            let taken = sessions.take(principal, 1);
+            taken.map_err(|full| too_many("sessions", full))
+        };
+        let id = random_uuid();
+        let asked = (to_older::ASKED, capabilities);
+        let joined = self.shared.join(id, principal, asked, ctx.now(), may_add);
+        let seat = joined.and_then(|seat| {
+            let server = self.shared.get_mut(seat.server);
+            let server = server.ok_or_else(HttpError::not_reading)?;
+            if server.is_behind(length) {
+                server.sessions.leave(seat.member, &mut Vec::new());
+                return Err(HttpError::not_reading());
+            }
+            Ok(seat)
+        });
+        if seat.is_err() {
+            self.hub.end_request(principal);
+        }
+        Ok((id, seat?))
+    }
+
+    /// Sends a call that has a seat.
+    fn send_translated(
+        &mut self,
+        ctx: &mut Context,
+        id: Uuid,
+        seat: Seat,
+        envelope: &Envelope<'_>,
+        (reply, principal): (Reply, Principal),
+    ) {
+        let method = envelope.method();
+        let own = envelope.id().unwrap_or("null");
+        let token = envelope.of_meta("progressToken");
+        let capabilities = envelope.of_meta(CAPABILITIES_KEY);
+        let capabilities = capabilities.map_or("{}", |at| &envelope.text[at]);
+        let mut texts = vec![to_older::request(envelope)];
+        let kind = match method {
+            "server/discover" => {
+                texts = vec![to_older::initialize(own)];
+                Kind::Discover
+            }
+            "subscriptions/listen" => {
+                let filter = Filter::of(envelope);
+                let uris = filter.uris().enumerate();
+                texts = uris.map(|(at, uri)| to_older::subscribe(at, uri)).collect();
+                Kind::Listen(filter)
+            }
+            _ => Kind::Other {
+                method: method.into(),
+                target: to_older::target(envelope),
+                questions: match to_older::may_ask(method) {
+                    true => to_older::questions_for(capabilities),
+                    false => Vec::new(),
+                },
+            },
+        };
+        let is_subscription = matches!(kind, Kind::Listen(_));
+        let call = TranslatedCall {
+            seat,
+            principal,
+            kind,
+            id: own.into(),
+            token: token.map(|at| envelope.text[at].into()),
+            questions: Vec::new(),
+            stage: Stage::Open(reply),
+        };
+        self.translated.insert(id, call);
+        self.attend(ctx, id);
+        self.begin_sweep(ctx);
+        if is_subscription {
+            if let Some(server) = self.shared.get_mut(seat.server) {
+                server.sessions.listen(seat.member);
+            }
+            let wanted = envelope
+                .of_body("notifications")
+                .map(|at| &envelope.text[at]);
+            self.tell_translated(ctx, id, &to_older::acknowledgement(own, wanted));
+        }
+        for text in &texts {
+            self.send_from_seat(ctx, seat, text);
+        }
+    }
+
+    /// Sends a message from a seat to the process.
+    fn send_from_seat(&mut self, ctx: &mut Context, seat: Seat, text: &str) {
+        let mut out = Vec::new();
+        if let Some(server) = self.shared.get_mut(seat.server)
+            && let Ok(envelope) = Envelope::parse(text)
+        {
+            server.handle_session(ctx, seat.member, &envelope, &mut out);
+        }
+        self.act(ctx, seat.server, out);
+    }
+
+    /// Notes that a caller waits for a call, whose time limits begin.
+    fn attend(&mut self, ctx: &mut Context, id: Uuid) {
+        let Some(reply) = self.translated.get_mut(&id).and_then(TranslatedCall::reply) else {
+            return;
+        };
+        let call = Call::Translated(id);
+        self.hub.callers.insert(reply.caller, call);
+        self.begin_limits(ctx, call);
+    }
+
+    /// Sends an event to the caller of a call.
+    fn tell_translated(&mut self, ctx: &mut Context, id: Uuid, text: &str) {
+        if let Some(reply) = self.translated.get_mut(&id).and_then(TranslatedCall::reply) {
+            if ctx.is_congested(reply.caller) {
+                self.hub.counts.dropped += 1;
+            } else {
+                reply.event(ctx, None, text);
+            }
+        }
+    }
+
+    /// Continues a call whose client has been asked for input.
+    fn continue_translated(
+        &mut self,
+        ctx: &mut Context,
+        id: Uuid,
+        envelope: &Envelope<'_>,
+        reply: Reply,
+    ) {
+        let Some(call) = self.translated.get_mut(&id) else {
+            return;
+        };
+        let token = envelope.of_meta("progressToken");
+        call.token = token.map(|at| envelope.text[at].into());
+        call.id = envelope.id().unwrap_or("null").into();
+        let seat = call.seat;
+        let before = std::mem::replace(&mut call.stage, Stage::Open(reply));
+        if let Stage::Input {
+            answer: Some(answer),
+            ..
+        } = before
+        {
+            return self.finish_translated(ctx, id, &answer);
+        }
+        let mut responses = Vec::new();
+        call.questions.retain(|question| {
+            let response = question.response(envelope);
+            let is_open = response.is_none();
+            responses.extend(response);
+            is_open
+        });
+        let is_asked = !call.questions.is_empty();
+        self.attend(ctx, id);
+        for response in &responses {
+            self.send_from_seat(ctx, seat, response);
+        }
+        if is_asked {
+            self.ask_for_input(ctx, id);
+        }
+    }
+
+    /// Passes a message of the process on to the caller that it is for.
+    pub(super) fn receive_translated(
+        &mut self,
+        ctx: &mut Context,
+        id: Uuid,
+        incoming: &Incoming<'_>,
+        text: &str,
+    ) {
+        let Some(call) = self.translated.get_mut(&id) else {
+            return;
+        };
+        match (incoming, &call.kind) {
+            (Incoming::Answer(_), Kind::Listen(_)) => {}
+            (Incoming::Answer(_), _) => self.finish_translated(ctx, id, text),
+            (Incoming::Progress(_), _) => {
+                let token = call.token.as_deref();
+                if let Some(text) = token.and_then(|token| to_older::progress(text, token)) {
+                    self.tell_translated(ctx, id, &text);
+                }
+            }
+            (Incoming::Change, Kind::Listen(filter)) => {
+                if let Ok(envelope) = Envelope::parse(text)
+                    && filter.wants(envelope.method(), &envelope)
+                {
+                    let text = with_subscription(&envelope, &call.id);
+                    self.tell_translated(ctx, id, &text);
+                }
+            }
+            (Incoming::Request, kind) => {
+                let permitted = match kind {
+                    Kind::Other { questions, .. } => &questions[..],
+                    _ => &[],
+                };
+                let Ok(envelope) = Envelope::parse(text) else {
+                    return;
+                };
+                let Some(question) = Question::read(&envelope, permitted) else {
+                    let own = envelope.id().unwrap_or("null");
+                    let why = Some("the client cannot be asked for this");
+                    let refused = error(own, code::NO_METHOD, "Method not found", why);
+                    let seat = call.seat;
+                    self.hub.counts.refused += 1;
+                    return self.send_from_seat(ctx, seat, &refused);
+                };
+                call.questions.push(question);
+                self.ask_for_input(ctx, id);
+            }
+            (Incoming::Other, _) => {
+                // The server takes a question back, or has written a log message, which no request has asked for.
+                let envelope = Envelope::parse(text).ok();
+                let range = envelope.and_then(|envelope| envelope.request_id);
+                if let Some(range) = range {
+                    call.questions
+                        .retain(|one| !one.has_id(&text[range.clone()]));
+                }
+            }
+            (Incoming::Change, _) => {}
+        }
+    }
+
+    /// Asks the client of a call for input, which ends its request. The call waits for the next one.
+    fn ask_for_input(&mut self, ctx: &mut Context, id: Uuid) {
+        let Some(call) = self.translated.get_mut(&id) else {
+            return;
+        };
+        let state = random_uuid();
+        let asked = to_older::input_required(&call.id, &state.to_string(), &call.questions);
+        let input = Stage::Input {
+            state,
+            since: ctx.now(),
+            answer: None,
+        };
+        match std::mem::replace(&mut call.stage, input) {
+            Stage::Open(reply) => {
+                self.hub.callers.remove(&reply.caller);
+                self.inputs.insert(state, id);
+                let (hub, waiting) = self.split();
+                let is_waiting = |call| waiting.is_waiting(call);
+                hub.inputs.push(ctx, Call::Translated(id), is_waiting);
+                reply.finish(ctx, StatusCode::OK, None, &asked);
+            }
+            // The client is asked with its next request.
+            before @ Stage::Input { .. } => call.stage = before,
+        }
+    }
+
+    /// Answers a call with the answer of the process, or keeps it for the client's next request.
+    fn finish_translated(&mut self, ctx: &mut Context, id: Uuid, text: &str) {
+        let Some(call) = self.translated.get_mut(&id) else {
+            return;
+        };
+        if let Stage::Input { answer, .. } = &mut call.stage {
+            let is_short = text.len() <= MAX_KEPT;
+            let failed = || {
+                error(
+                    &call.id,
+                    code::INTERNAL,
+                    "The answer is too long to keep",
+                    None,
+                )
+            };
+            *answer = Some(if is_short { text.to_owned() } else { failed() });
+            return;
+        }
+        let text = with_id(text, &call.id);
+        let text = match &call.kind {
+            Kind::Other { method, .. } => to_older::answer(method, &text),
+            _ => to_older::discovery(&text),
+        };
+        if let Some(reply) = self.end_translated(ctx, id) {
+            let envelope = Envelope::parse(&text).ok();
+            let result = envelope.and_then(|envelope| match envelope.kind {
+                MessageKind::Response { result, .. } => result,
+                _ => None,
+            });
+            reply.finish(ctx, status_of(&text, result.as_ref()), None, &text);
+        }
+    }
+
+    /// Removes a call, which is cancelled unless it was answered. Returns the reply of its caller.
+    pub(super) fn end_translated(&mut self, ctx: &mut Context, id: Uuid) -> Option<Reply> {
+        let call = self.translated.remove(&id)?;
+        self.hub.end_request(&call.principal);
+        let mut out = Vec::new();
+        if let Some(server) = self.shared.get_mut(call.seat.server) {
+            server.sessions.leave(call.seat.member, &mut out);
+        }
+        self.act(ctx, call.seat.server, out);
+        match call.stage {
+            Stage::Open(reply) => {
+                self.hub.callers.remove(&reply.caller);
+                Some(reply)
+            }
+            Stage::Input { state, .. } => {
+                self.inputs.remove(&state);
+                None
+            }
+        }
+    }
+
+    /// Fails a call.
+    pub(super) fn fail_translated(&mut self, ctx: &mut Context, id: Uuid, why: &str) {
+        let own = self.translated.get(&id).map(|call| call.id.clone());
+        if let Some(reply) = self.end_translated(ctx, id) {
+            let failed = error(&own.unwrap_or_default(), code::INTERNAL, why, None);
+            reply.finish(ctx, StatusCode::OK, None, &failed);
+        }
+    }
+
+    /// Begins the stream of a call that has waited for a while.
+    pub(super) fn begin_translated_stream(&mut self, ctx: &mut Context, id: Uuid) {
+        if let Some(reply) = self.translated.get_mut(&id).and_then(TranslatedCall::reply) {
+            reply.begin(ctx);
+        }
+    }
+
+    /// Ends a call whose client has not continued it in time.
+    pub(super) fn expire_input(&mut self, ctx: &mut Context, id: Uuid) {
+        let stage = self.translated.get(&id).map(|call| &call.stage);
+        if let Some(Stage::Input { since, .. }) = stage
+            && ctx.now().since(*since) >= INPUT_TIME
+        {
+            self.end_translated(ctx, id);
+        }
+    }
+
+    /// Ends the subscriptions, or all calls, because the server stops.
+    pub(super) fn end_all_translated(&mut self, ctx: &mut Context, why: Option<&str>) {
+        let calls = self.translated.iter();
+        let chosen = calls.filter(|(_, call)| why.is_some() || call.listens());
+        let chosen: Vec<Uuid> = chosen.map(|(id, _)| *id).collect();
+        for id in chosen {
+            match why {
+                Some(why) => self.fail_translated(ctx, id, why),
+                None => {
+                    if let Some(reply) = self.end_translated(ctx, id) {
+                        reply.end(ctx);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! A client of revision 2026-07-28 in front of a server of an older revision, without I/O: what becomes of a message.
+//!
+//! A request loses its envelope, and its result gets the members that the newer revision requires. `server/discover` is answered from
+//! the answer to `initialize`. What the server asks in the middle of a call becomes an `InputRequiredResult`.
+
+use std::ops::Range;
+
+use super::{SESSION_VERSIONS, STATELESS};
+use crate::service::json::{Skimmer, quote, unescape};
+use crate::service::jsonrpc::{Envelope, MessageKind, insert_member, member, splice};
+
+/// The members of `_meta` that tell a server of 2026-07-28 what an older one learns from `initialize`.
+const ENVELOPE: [&str; 4] = [
+    "io.modelcontextprotocol/protocolVersion",
+    "io.modelcontextprotocol/clientInfo",
+    "io.modelcontextprotocol/clientCapabilities",
+    "io.modelcontextprotocol/logLevel",
+];
+
+/// The revision that the older server is asked for.
+pub(crate) const ASKED: &str = r#""2025-11-25""#;
+
+/// What a server may ask its client, and the capability that permits it.
+const QUESTIONS: [(&str, &str); 3] = [
+    ("elicitation/create", "elicitation"),
+    ("sampling/createMessage", "sampling"),
+    ("roots/list", "roots"),
+];
+
+/// Whether revision 2026-07-28 has no such method.
+pub(crate) fn is_unknown(method: &str) -> bool {
+    const REMOVED: [&str; 4] = [
+        "ping",
+        "logging/setLevel",
+        "resources/subscribe",
+        "resources/unsubscribe",
+    ];
+    REMOVED.contains(&method) || method.starts_with("tasks/")
+}
+
+/// Whether the server may ask for input before it answers such a request.
+pub(crate) fn may_ask(method: &str) -> bool {
+    matches!(method, "tools/call" | "prompts/get" | "resources/read")
+}
+
+/// The methods that a client with these capabilities can be asked for.
+pub(crate) fn questions_for(capabilities: &str) -> Vec<&'static str> {
+    let has = |name: &str| member(capabilities, &(0..capabilities.len()), name).is_some();
+    let permitted = QUESTIONS.into_iter().filter(|(_, name)| has(name));
+    permitted.map(|(method, _)| method).collect()
+}
+
+/// The request without its envelope.
+pub(crate) fn request(envelope: &Envelope<'_>) -> String {
+    let text = envelope.text;
+    let Some(meta) = envelope.meta.clone() else {
+        return text.to_owned();
+    };
+    let mut kept = Vec::new();
+    let _ = Skimmer::at(text, &meta).object(|key, value| {
+        if !ENVELOPE.contains(&&*key) {
+            kept.push(format!("{}:{}", quote(&key), &text[value]));
+        }
+    });
+    let meta_text = format!("{{{}}}", kept.join(","));
+    splice(text, &mut [(meta, &meta_text)]).concat()
+}
+
+/// The `initialize` request that answers `server/discover`.
+pub(crate) fn initialize(id: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"initialize"}}"#)
+}
+
+/// The request that subscribes to a resource.
+pub(crate) fn subscribe(number: usize, uri: &str) -> String {
+    let uri = quote(uri);
+    format!(
+        r#"{{"jsonrpc":"2.0","id":{number},"method":"resources/subscribe","params":{{"uri":{uri}}}}}"#
+    )
+}
+
+/// The answer to a request, with the members that its result must have.
+pub(crate) fn answer(method: &str, text: &str) -> String {
+    let Some(result) = result_of(text) else {
+        return text.to_owned();
+    };
+    let mut added = Vec::new();
+    if member(text, &result, "resultType").is_none() {
+        added.push(r#""resultType":"complete""#);
+    }
+    let is_cached = method == "resources/read" || method.ends_with("/list");
+    if is_cached && member(text, &result, "ttlMs").is_none() {
+        added.push(r#""ttlMs":0"#);
+    }
+    if is_cached && member(text, &result, "cacheScope").is_none() {
+        added.push(r#""cacheScope":"private""#);
+    }
+    match added.is_empty() {
+        true => text.to_owned(),
+        false => insert_member(text, &result, &added.join(",")),
+    }
+}
+
+/// The result of a response, if it is an object.
+fn result_of(text: &str) -> Option<Range<usize>> {
+    let result = member(text, &(0..text.len()), "result");
+    result.filter(|result| text[result.clone()].starts_with('{'))
+}
+
+/// The answer to `server/discover`, from the answer to `initialize`.
+pub(crate) fn discovery(text: &str) -> String {
+    let Some(result) = result_of(text) else {
+        return text.to_owned();
+    };
+    let of_result = |name| member(text, &result, name).map(|at| &text[at]);
+    let versions: Vec<String> = versions().map(quote).collect();
+    let instructions = of_result("instructions").map_or_else(String::new, |instructions| {
+        format!(r#","instructions":{instructions}"#)
+    });
+    let info = of_result("serverInfo").map_or_else(String::new, |info| {
+        format!(r#","_meta":{{"io.modelcontextprotocol/serverInfo":{info}}}"#)
+    });
+    let capabilities = of_result("capabilities").unwrap_or("{}");
+    let discovered = format!(
+        r#"{{"resultType":"complete","supportedVersions":[{}],"capabilities":{capabilities}{instructions},"ttlMs":0,"cacheScope":"private"{info}}}"#,
+        versions.join(",")
+    );
+    splice(text, &mut [(result, &discovered)]).concat()
+}
+
+/// The revisions that clients of such a server can use.
+pub(crate) fn versions() -> impl Iterator<Item = &'static str> {
+    [STATELESS].into_iter().chain(SESSION_VERSIONS)
+}
+
+/// A question of the server that the client has not answered.
+#[derive(Debug)]
+pub(crate) struct Question {
+    /// The id of the server's request, as the client has to get it.
+    id: Box<str>,
+    /// The server's request.
+    text: Box<str>,
+}
+
+impl Question {
+    /// A request from the server, if such a client can be asked.
+    pub(crate) fn read(envelope: &Envelope<'_>, permitted: &[&str]) -> Option<Self> {
+        let MessageKind::Request { method, id } = &envelope.kind else {
+            return None;
+        };
+        permitted.contains(&&**method).then(|| Self {
+            id: envelope.text[id.clone()].into(),
+            text: envelope.text.into(),
+        })
+    }
+
+    pub(crate) fn has_id(&self, id: &str) -> bool {
+        *self.id == *id
+    }
+
+    /// The member of `inputRequests`.
+    fn member(&self) -> String {
+        let whole = 0..self.text.len();
+        let part = |name| member(&self.text, &whole, name).map(|at| &self.text[at]);
+        let method = part("method").unwrap_or("\"\"");
+        let params = part("params").map_or_else(String::new, |at| format!(r#","params":{at}"#));
+        format!(r#""{}":{{"method":{method}{params}}}"#, self.id)
+    }
+
+    /// The response to the server, if the client's next request has it.
+    pub(crate) fn response(&self, envelope: &Envelope<'_>) -> Option<String> {
+        let text = envelope.text;
+        let responses = envelope.of_body("inputResponses")?;
+        let result = member(text, &responses, &self.id)?;
+        let (id, result) = (&self.id, &text[result]);
+        Some(format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#
+        ))
+    }
+}
+
+/// The answer that asks the client for input.
+pub(crate) fn input_required(id: &str, state: &str, questions: &[Question]) -> String {
+    let questions: Vec<String> = questions.iter().map(Question::member).collect();
+    let questions = questions.join(",");
+    format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"result":{{"resultType":"input_required","inputRequests":{{{questions}}},"requestState":{}}}}}"#,
+        quote(state)
+    )
+}
+
+/// The state of a call that the client continues.
+pub(crate) fn state(envelope: &Envelope<'_>) -> Option<String> {
+    let raw = envelope.of_body("requestState")?;
+    Some(unescape(&envelope.text[raw]).into_owned())
+}
+
+/// What a request is about: it must be the same when the client continues the call.
+pub(crate) fn target(envelope: &Envelope<'_>) -> Option<String> {
+    let name = envelope.of_body("name").or_else(|| envelope.of_body("uri"));
+    name.map(|at| unescape(&envelope.text[at]).into_owned())
+}
+
+/// A notification of progress with another token.
+pub(crate) fn progress(text: &str, token: &str) -> Option<String> {
+    let envelope = Envelope::parse(text).ok()?;
+    let range = envelope.of_body("progressToken")?;
+    Some(splice(text, &mut [(range, token)]).concat())
+}
+
+/// The first message of a subscription.
+pub(crate) fn acknowledgement(id: &str, filter: Option<&str>) -> String {
+    let filter = filter.unwrap_or("{}");
+    format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}},"notifications":{filter}}}}}"#
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Envelope<'_> {
+        Envelope::parse(text).expect("a message")
+    }
+
+    #[test]
+    fn a_request_loses_its_envelope_and_nothing_else() {
+        let text = r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":[1.50],"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","progressToken":"t","io.modelcontextprotocol/clientCapabilities":{},"x/y":{"z":1}}}}"#;
+        let want = r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":[1.50],"_meta":{"progressToken":"t","x/y":{"z":1}}}}"#;
+        assert_eq!(request(&parse(text)), want);
+    }
+
+    #[test]
+    fn a_result_gets_what_the_newer_revision_requires() {
+        for (method, result, want) in [
+            (
+                "tools/call",
+                r#"{"a":1}"#,
+                r#"{"resultType":"complete","a":1}"#,
+            ),
+            (
+                "tools/list",
+                "{}",
+                r#"{"resultType":"complete","ttlMs":0,"cacheScope":"private"}"#,
+            ),
+            (
+                "tools/list",
+                r#"{"ttlMs":5,"resultType":"x","cacheScope":"public"}"#,
+                r#"{"ttlMs":5,"resultType":"x","cacheScope":"public"}"#,
+            ),
+            ("tools/call", "7", "7"),
+        ] {
+            let text = |result: &str| format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);
+            assert_eq!(answer(method, &text(result)), text(want));
+        }
+        let failed = r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"no"}}"#;
+        assert_eq!(
+            (answer("tools/list", failed), discovery(failed)),
+            (failed.into(), failed.into())
+        );
+        let text = r#"{"jsonrpc":"2.0","id":"d","result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"s"},"instructions":"i"}}"#;
+        let found: serde_json::Value = serde_json::from_str(&discovery(text)).expect("JSON");
+        assert_eq!(found["result"]["supportedVersions"][0], STATELESS);
+        assert_eq!(
+            found["result"]["capabilities"],
+            serde_json::json!({"tools": {}})
+        );
+        assert_eq!(
+            found["result"]["_meta"]["io.modelcontextprotocol/serverInfo"]["name"],
+            "s"
+        );
+    }
+
+    #[test]
+    fn a_question_becomes_a_member_of_input_requests_and_its_answer_a_response() {
+        let text = r#"{"jsonrpc":"2.0","id":7,"method":"roots/list"}"#;
+        assert!(Question::read(&parse(text), &questions_for(r#"{"sampling":{}}"#)).is_none());
+        let permitted = questions_for(r#"{"roots":{},"sampling":{}}"#);
+        let question = Question::read(&parse(text), &permitted).expect("it is permitted");
+        let asked = input_required("\"a\"", "s", &[question]);
+        let want = r#"{"jsonrpc":"2.0","id":"a","result":{"resultType":"input_required","inputRequests":{"7":{"method":"roots/list"}},"requestState":"s"}}"#;
+        assert_eq!(asked, want);
+        let question = Question::read(&parse(text), &permitted).expect("it is permitted");
+        let next = r#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t","requestState":"s","inputResponses":{"7":{"roots":[]}}}}"#;
+        let response = r#"{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}"#;
+        assert_eq!(question.response(&parse(next)).as_deref(), Some(response));
+        assert_eq!(
+            (
+                state(&parse(next)).as_deref(),
+                target(&parse(next)).as_deref()
+            ),
+            (Some("s"), Some("t"))
+        );
+        assert_eq!(
+            question.response(&parse(&next.replace("\"7\"", "\"8\""))),
+            None
+        );
+    }
+}
