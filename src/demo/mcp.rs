@@ -173,10 +173,7 @@ mod tests {
         );
         assert_eq!(initialized["result"]["protocolVersion"], "2025-06-18");
         let discovered = one(r#"{"jsonrpc":"2.0","id":"d","method":"server/discover"}"#);
-        assert_eq!(
-            discovered["result"]["supportedVersions"][0],
-            STATELESS
-        );
+        assert_eq!(discovered["result"]["supportedVersions"][0], STATELESS);
         assert_eq!(discovered["id"], "d");
         assert_eq!(
             answer(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#),

@@ -16,8 +16,8 @@ use crate::service::mcp::to_older::{self, Question};
 use crate::sys::random_uuid;
 use crate::{Context, Principal, StatusCode, Time};
 
-/// The maximum length of an answer that is kept while the client gathers its input.
-const MAX_KEPT: usize = 256 << 10;
+/// The maximum number of resources of a subscription. A session has a limit for their size.
+const MAX_URIS: usize = 1000;
 
 /// What a call is.
 #[derive(Debug)]
@@ -58,6 +58,8 @@ pub(super) struct TranslatedCall {
     token: Option<Box<str>>,
     /// What the server has asked and the client has not answered.
     questions: Vec<Question>,
+    /// The bytes of questions and of an answer that are kept for it.
+    kept: usize,
     stage: Stage,
 }
 
@@ -201,7 +203,7 @@ impl Mcp {
             }
             "subscriptions/listen" => {
                 let filter = Filter::of(envelope);
-                let uris = filter.uris().enumerate();
+                let uris = filter.uris().take(MAX_URIS).enumerate();
                 texts = uris.map(|(at, uri)| to_older::subscribe(at, uri)).collect();
                 Kind::Listen(filter)
             }
@@ -222,6 +224,7 @@ impl Mcp {
             id: own.into(),
             token: token.map(|at| envelope.text[at].into()),
             questions: Vec::new(),
+            kept: 0,
             stage: Stage::Open(reply),
         };
         self.translated.insert(id, call);
@@ -349,7 +352,10 @@ impl Mcp {
                 let Ok(envelope) = Envelope::parse(text) else {
                     return;
                 };
-                let Some(question) = Question::read(&envelope, permitted) else {
+                let question = Question::read(&envelope, permitted);
+                let bytes = &mut self.hub.bytes;
+                let taken = |_: &Question| bytes.take(&call.principal, text.len()).is_ok();
+                let Some(question) = question.filter(taken) else {
                     let own = envelope.id().unwrap_or("null");
                     let why = Some("the client cannot be asked for this");
                     let refused = error(own, code::NO_METHOD, "Method not found", why);
@@ -357,6 +363,7 @@ impl Mcp {
                     self.hub.counts.refused += 1;
                     return self.send_from_seat(ctx, seat, &refused);
                 };
+                call.kept += text.len();
                 call.questions.push(question);
                 self.ask_for_input(ctx, id);
             }
@@ -364,9 +371,9 @@ impl Mcp {
                 // The server takes a question back, or has written a log message, which no request has asked for.
                 let envelope = Envelope::parse(text).ok();
                 let range = envelope.and_then(|envelope| envelope.request_id);
-                if let Some(range) = range {
-                    call.questions
-                        .retain(|one| !one.has_id(&text[range.clone()]));
+                match range {
+                    Some(at) => call.questions.retain(|one| !one.has_id(&text[at.clone()])),
+                    None => self.hub.counts.dropped += 1,
                 }
             }
             (Incoming::Change, _) => {}
@@ -405,16 +412,14 @@ impl Mcp {
             return;
         };
         if let Stage::Input { answer, .. } = &mut call.stage {
-            let is_short = text.len() <= MAX_KEPT;
-            let failed = || {
-                error(
-                    &call.id,
-                    code::INTERNAL,
-                    "The answer is too long to keep",
-                    None,
-                )
-            };
-            *answer = Some(if is_short { text.to_owned() } else { failed() });
+            let why = "The answer came before the input, and is too long to keep";
+            *answer = Some(match self.hub.bytes.take(&call.principal, text.len()) {
+                Ok(()) => {
+                    call.kept += text.len();
+                    text.to_owned()
+                }
+                Err(_) => error(&call.id, code::INTERNAL, why, None),
+            });
             return;
         }
         let text = with_id(text, &call.id);
@@ -436,6 +441,7 @@ impl Mcp {
     pub(super) fn end_translated(&mut self, ctx: &mut Context, id: Uuid) -> Option<Reply> {
         let call = self.translated.remove(&id)?;
         self.hub.end_request(&call.principal);
+        self.hub.bytes.give_back(&call.principal, call.kept);
         let mut out = Vec::new();
         if let Some(server) = self.shared.get_mut(call.seat.server) {
             server.sessions.leave(call.seat.member, &mut out);

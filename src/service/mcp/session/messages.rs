@@ -12,7 +12,7 @@ use crate::service::mcp::hub::{Call, Hub};
 use crate::service::mcp::pool::server_exited;
 use crate::service::mcp::process::Received;
 use crate::service::mcp::reply::{EventId, Reply};
-use crate::service::mcp::shared::Incoming;
+use crate::service::mcp::shared::{Incoming, is_change};
 use crate::service::mcp::takes_priming;
 use crate::{ClientId, Context};
 
@@ -380,9 +380,4 @@ impl Session {
 /// Whether a health check sends such a request, too.
 fn is_routine(method: &str) -> bool {
     matches!(method, "initialize" | "ping" | "logging/setLevel") || method.ends_with("/list")
-}
-
-/// Whether a notification reports a change, which belongs to no request.
-fn is_change(method: &str) -> bool {
-    method.ends_with("/list_changed") || method == "notifications/resources/updated"
 }

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::member::{Level, Member};
 use super::multiplexer::{
-    Handled, Incoming, Multiplexer, Output, PROCESS, Phase, Purpose, Question, answered, uri_of,
+    Handled, Incoming, Multiplexer, Output, PROCESS, Phase, Purpose, Question, answered, is_change,
+    uri_of,
 };
 use uuid::Uuid;
 
@@ -15,6 +16,9 @@ use crate::service::jsonrpc::{
 
 /// The maximum length of the result of `initialize`, which is kept.
 const MAX_RESULT: usize = 1 << 20;
+
+/// The maximum length of a notification that goes to several sessions. It only says that something has changed.
+const MAX_CHANGE: usize = 64 << 10;
 
 /// The maximum number of requests from the process that sessions have not answered.
 const MAX_QUESTIONS: usize = 256;
@@ -223,6 +227,7 @@ impl Multiplexer {
                 }
             }
             "notifications/cancelled" => self.cancel_question(envelope, out),
+            _ if is_change(method) && text.len() > MAX_CHANGE => {}
             "notifications/resources/updated" => {
                 if let Ok(uri) = uri_of(envelope) {
                     let subscribers = self.members.values();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-pub(crate) use self::multiplexer::{Handled, Incoming, Multiplexer, Output};
+pub(crate) use self::multiplexer::{Handled, Incoming, Multiplexer, Output, is_change};
 use super::http_error::HttpError;
 use super::hub::Hub;
 use super::pool::server_exited;

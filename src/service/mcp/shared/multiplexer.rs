@@ -435,3 +435,8 @@ pub(super) fn uri_of(envelope: &Envelope<'_>) -> Result<Box<str>, &'static str> 
     raw.map(|raw| unescape(raw).into())
         .ok_or("\"uri\" is not a string")
 }
+
+/// Whether a notification reports a change, which belongs to no request.
+pub(crate) fn is_change(method: &str) -> bool {
+    method.ends_with("/list_changed") || method == "notifications/resources/updated"
+}
