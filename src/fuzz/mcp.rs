@@ -3,8 +3,10 @@
 use serde_json::Value;
 
 use crate::Request;
+use crate::service::jsonrpc::{Envelope, MessageKind};
 use crate::service::mcp::fuzzed::{
-    EventId, Tools, is_stateless_request, rewrite_request, rewrite_subscription,
+    EventId, Tools, answer, discovery, is_stateless_request, older_request, rewrite_request,
+    rewrite_subscription,
 };
 
 /// The head of a request, without its last line, then a body, then a list of tools, each after a zero byte. What is accepted
@@ -42,11 +44,60 @@ pub fn mcp(data: &[u8]) {
         }
         assert_eq!(before, after, "nothing else has changed");
     }
+    translates(text);
     if let Some(rewritten) = rewrite_subscription(text, "\"s\"") {
         let mut after = value(&rewritten);
         let key = "io.modelcontextprotocol/subscriptionId";
         let meta = after["params"]["_meta"].as_object_mut().expect("an object");
         assert_eq!(meta.remove(key), Some("s".into()), "{rewritten}");
+    }
+}
+
+/// What a server of an older revision gets of a message, and what a client of 2026-07-28 gets of one, is the message but for what
+/// the revisions differ in.
+fn translates(text: &str) {
+    let Ok(envelope) = Envelope::parse(text) else {
+        return;
+    };
+    let whole = value(text);
+    match &envelope.kind {
+        MessageKind::Response { result, .. } => {
+            let mut answered = value(&answer("tools/list", text));
+            let is_object = result
+                .as_ref()
+                .is_some_and(|at| text[at.clone()].starts_with('{'));
+            if is_object && answered["result"].is_object() && whole["result"].is_object() {
+                for key in ["resultType", "ttlMs", "cacheScope"] {
+                    assert!(
+                        !answered["result"][key].is_null()
+                            || !whole["result"][key].is_null()
+                            || text.contains(key)
+                    );
+                    if whole["result"].get(key).is_none() {
+                        let members = answered["result"].as_object_mut().expect("an object");
+                        members.remove(key);
+                    }
+                }
+            }
+            assert_eq!(answered, whole);
+            value(&discovery(text));
+        }
+        _ => {
+            let mut sent = value(&older_request(&envelope));
+            let mut whole = whole;
+            for message in [&mut sent, &mut whole] {
+                let meta = message
+                    .get_mut("params")
+                    .and_then(|params| params.get_mut("_meta"));
+                if let Some(meta) = meta.and_then(Value::as_object_mut) {
+                    meta.retain(|key, _| !key.starts_with("io.modelcontextprotocol/"));
+                }
+            }
+            if envelope.meta.is_none() || envelope.meta.is_some_and(|at| text[at].starts_with('{'))
+            {
+                assert_eq!(sent, whole);
+            }
+        }
     }
 }
 
@@ -86,7 +137,7 @@ mod tests {
     use crate::random::Random;
 
     /// Pieces of heads, messages and lists of tools.
-    const PIECES: [&str; 30] = [
+    const PIECES: [&str; 32] = [
         "MCP-Protocol-Version: 2026-07-28\r\n",
         "Mcp-Method: tools/call\r\n",
         "Mcp-Name: t\r\n",
@@ -117,6 +168,8 @@ mod tests {
         "\\u0022",
         "null",
         "[]",
+        r#"{"jsonrpc":"2.0","id":1,"result":{"#,
+        r#""ttlMs":1"#,
     ];
 
     #[test]

@@ -165,6 +165,7 @@ pub(crate) mod fuzzed {
     use super::pool::with_subscription;
     use super::request::Post;
     pub(crate) use super::shared::{Incoming, Multiplexer, Output, Who};
+    pub(crate) use super::to_older::{answer, discovery, request as older_request};
     pub(crate) use super::{headers::Tools, reply::EventId};
 
     /// Whether a POST is a valid request of revision 2026-07-28.

@@ -175,24 +175,6 @@ impl Pool {
         Ok((slot, ids))
     }
 
-    /// Starts the processes that a request waits for.
-    fn start_held(&mut self, ctx: &mut Context, slot: usize) {
-        if !self.is_stopping {
-            self.slots[slot].program.queue(ctx);
-            self.start_others(ctx);
-        }
-    }
-
-    fn hold(&mut self, request: u64, text: String) {
-        self.held += text.len();
-        self.waiting.push(request);
-        if let Some(request) = self.requests.get_mut(request)
-            && let Purpose::Call { held, .. } = &mut request.call
-        {
-            *held = Some(text.into());
-        }
-    }
-
     /// Passes on a notification from a client, unless it concerns one request or the handshake: clients' ids mean nothing to a shared
     /// process.
     pub(crate) fn notify(&mut self, ctx: &mut Context, method: &str, text: &str) {

@@ -5,6 +5,7 @@
 
 mod from_client;
 mod from_process;
+mod held;
 
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -19,9 +20,7 @@ use super::process::Process;
 use super::reply::Reply;
 use super::{McpConfig, McpShare, McpStart};
 use crate::service::child::{Keeper, OnFailure, ProgramPlace, code_and_signal, describe};
-use crate::service::jsonrpc::{
-    Envelope, Forwarded, MessageKind, Pending, RequestKind, UpstreamIds, splice,
-};
+use crate::service::jsonrpc::{Forwarded, Pending, RequestKind, UpstreamIds};
 use crate::sys::drop_code;
 use crate::{Context, Principal, StatusCode, Time, TimerId};
 
@@ -307,71 +306,6 @@ impl Pool {
             self.send_held(ctx, hub, slot);
         }
         Ok(())
-    }
-
-    /// Sends a process of 2026-07-28 the requests that have waited for it. It has got the subscriptions.
-    fn send_held(&mut self, ctx: &mut Context, hub: &mut Hub, slot: usize) {
-        for id in std::mem::take(&mut self.waiting) {
-            let Some(request) = self.requests.get_mut(id) else {
-                continue;
-            };
-            if request.process != slot {
-                self.waiting.push(id);
-                continue;
-            }
-            if let Purpose::Call { held, listens, .. } = &mut request.call
-                && let Some(text) = held.take()
-            {
-                let is_sent = listens.is_some() && self.is_probed;
-                self.held -= text.len();
-                if !is_sent {
-                    self.send(ctx, slot, &text);
-                }
-                self.begin_delay(ctx, hub, id);
-            }
-        }
-    }
-
-    /// Takes a request that waits out of the table, as its caller has sent it.
-    fn take_held(&mut self, hub: &mut Hub, id: u64) -> Option<(Reply, Principal, String)> {
-        let request = self.take(hub, id)?;
-        let Purpose::Call {
-            reply,
-            principal,
-            held: Some(text),
-            ..
-        } = request.call
-        else {
-            return None;
-        };
-        let own = request.sender_ids?;
-        let restored = Envelope::parse(&text).ok().map(|envelope| {
-            let at = match envelope.kind.clone() {
-                MessageKind::Request { id, .. } => id,
-                _ => 0..0,
-            };
-            let token = envelope.of_meta("progressToken");
-            let token = token.zip(own.progress_token.as_deref());
-            let mut edits: Vec<_> = [(at, &*own.id)].into_iter().chain(token).collect();
-            splice(&text, &mut edits).concat()
-        });
-        Some((reply, principal, restored?))
-    }
-
-    /// Tells the processes to stop, if no request has needed them for this time.
-    pub(super) fn stop_idle(&mut self, ctx: &mut Context, idle: Duration) -> Vec<PoolChange> {
-        let is_idle = ctx.now().since(self.last_used) >= idle;
-        if !self.is_lazy || !is_idle || self.requests.len() > 0 {
-            return Vec::new();
-        }
-        let mut changes = Vec::new();
-        for (number, slot) in self.slots.iter_mut().enumerate() {
-            if let Some(mut process) = slot.program.give_up(ctx) {
-                process.stop(ctx);
-                changes.push(PoolChange::Stopping(number, process));
-            }
-        }
-        changes
     }
 
     /// Sends a request from Outrigger itself. `params` holds more members for the request's `params`, each followed by a comma.

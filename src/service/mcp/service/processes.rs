@@ -6,14 +6,14 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::Mcp;
-use super::translated::TranslatedCall;
+use super::translated_call::TranslatedCall;
 use crate::log_event::{Field, log_event};
 use crate::service::child::{ChildEvent, ChildInput};
 use crate::service::jsonrpc::Envelope;
 use crate::service::mcp::pool::{PoolChange, Support};
 use crate::service::mcp::process::Process;
 use crate::service::mcp::session::{Fate, Session, Upstream};
-use crate::service::mcp::shared::{Due, Handled, Output};
+use crate::service::mcp::shared::{Handled, Output};
 use crate::{Context, Principal, TimerId};
 
 /// How often to look for sessions to end, at least.
@@ -213,7 +213,7 @@ impl Mcp {
     pub(super) fn handle_shared_timer(&mut self, ctx: &mut Context, timer: TimerId) -> bool {
         let mut out = Vec::new();
         let due = self.shared.handle_timer(ctx, timer, &mut out);
-        if let Some(Due::Failed(number)) = due {
+        if let Some(Some(number)) = due {
             self.act(ctx, number, out);
             self.fail_server(ctx, number, "the MCP server has not initialized in time");
         }

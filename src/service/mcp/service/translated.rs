@@ -4,6 +4,7 @@
 use uuid::Uuid;
 
 use super::Mcp;
+use super::translated_call::{Kind, Stage, TranslatedCall};
 use crate::service::jsonrpc::{Envelope, MessageKind, code, error, with_id};
 use crate::service::mcp::INPUT_TIME;
 use crate::service::mcp::http_error::HttpError;
@@ -14,78 +15,10 @@ use crate::service::mcp::request::CAPABILITIES_KEY;
 use crate::service::mcp::shared::{Incoming, Seat};
 use crate::service::mcp::to_older::{self, Question};
 use crate::sys::random_uuid;
-use crate::{Context, Principal, StatusCode, Time};
+use crate::{Context, Principal, StatusCode};
 
 /// The maximum number of resources of a subscription. A session has a limit for their size.
 const MAX_URIS: usize = 1000;
-
-/// What a call is.
-#[derive(Debug)]
-enum Kind {
-    Discover,
-    /// `subscriptions/listen`, with the changes that the client wants.
-    Listen(Filter),
-    Other {
-        method: Box<str>,
-        target: Option<String>,
-        /// What the server may ask the client.
-        questions: Vec<&'static str>,
-    },
-}
-
-/// Where a call is.
-#[derive(Debug)]
-enum Stage {
-    /// A caller waits for the answer.
-    Open(Reply),
-    /// The client was asked for input, and continues the call with this state.
-    Input {
-        state: Uuid,
-        since: Time,
-        /// The answer, if the server did not wait for the input.
-        answer: Option<String>,
-    },
-}
-
-/// A call that is not answered.
-#[derive(Debug)]
-pub(super) struct TranslatedCall {
-    seat: Seat,
-    principal: Principal,
-    kind: Kind,
-    /// The id and the progress token of the client's last request.
-    id: Box<str>,
-    token: Option<Box<str>>,
-    /// What the server has asked and the client has not answered.
-    questions: Vec<Question>,
-    /// The bytes of questions and of an answer that are kept for it.
-    kept: usize,
-    stage: Stage,
-}
-
-impl TranslatedCall {
-    fn reply(&mut self) -> Option<&mut Reply> {
-        match &mut self.stage {
-            Stage::Open(reply) => Some(reply),
-            Stage::Input { .. } => None,
-        }
-    }
-
-    /// Whether the server can ask the client for input.
-    pub(super) fn may_be_asked(&self) -> bool {
-        matches!(&self.kind, Kind::Other { questions, .. } if !questions.is_empty())
-    }
-
-    /// Whether the answer becomes a stream when it takes long.
-    pub(super) fn may_begin(&self) -> bool {
-        matches!(&self.stage, Stage::Open(reply) if !reply.is_streaming())
-    }
-
-    /// The changes that a subscription wants.
-    pub(super) fn listens(&self) -> bool {
-        matches!(self.kind, Kind::Listen(_))
-    }
-}
 
 impl Mcp {
     /// Handles a request of revision 2026-07-28 for a server of an older one.

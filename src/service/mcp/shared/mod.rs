@@ -255,13 +255,6 @@ pub(super) struct SharedServers {
     last_number: u64,
 }
 
-/// What a timer of a shared process asks for.
-pub(super) enum Due {
-    Nothing,
-    /// The process of this number has not initialized in time.
-    Failed(u64),
-}
-
 impl SharedServers {
     pub(super) fn new(config: &McpConfig) -> Self {
         let mut limit = config.restart_limit;
@@ -381,23 +374,23 @@ impl SharedServers {
         Some((*number, out))
     }
 
-    /// Handles a timer. Returns `None` if it belongs to something else.
+    /// Handles a timer. Returns `None` if it belongs to something else, and the number of a process that has not initialized in time.
     pub(super) fn handle_timer(
         &mut self,
         ctx: &mut Context,
         timer: TimerId,
         out: &mut Vec<Output>,
-    ) -> Option<Due> {
+    ) -> Option<Option<u64>> {
         for (number, server) in &mut self.servers {
             if server.timer == Some(timer) {
                 server.timer = None;
                 let fails = |id: &str| jsonrpc_error(id, code::INTERNAL, "Request timed out", None);
                 server.sessions.end(fails, out);
-                return Some(Due::Failed(*number));
+                return Some(Some(*number));
             }
             if server.program.expire(timer) {
                 server.start_if_needed(ctx);
-                return Some(Due::Nothing);
+                return Some(None);
             }
         }
         None

@@ -1,0 +1,98 @@
+//! Requests that wait for a process of the pool: one that has not said what it supports, or has not started yet.
+
+use std::time::Duration;
+
+use super::{Pool, PoolChange, Purpose};
+use crate::service::jsonrpc::{Envelope, MessageKind, splice};
+use crate::service::mcp::hub::Hub;
+use crate::service::mcp::reply::Reply;
+use crate::{Context, Principal};
+
+impl Pool {
+    /// Starts the processes that a request waits for.
+    pub(super) fn start_held(&mut self, ctx: &mut Context, slot: usize) {
+        if !self.is_stopping {
+            self.slots[slot].program.queue(ctx);
+            self.start_others(ctx);
+        }
+    }
+
+    pub(super) fn hold(&mut self, request: u64, text: String) {
+        self.held += text.len();
+        self.waiting.push(request);
+        if let Some(request) = self.requests.get_mut(request)
+            && let Purpose::Call { held, .. } = &mut request.call
+        {
+            *held = Some(text.into());
+        }
+    }
+
+    /// Sends a process of 2026-07-28 the requests that have waited for it. It has got the subscriptions.
+    pub(super) fn send_held(&mut self, ctx: &mut Context, hub: &mut Hub, slot: usize) {
+        for id in std::mem::take(&mut self.waiting) {
+            let Some(request) = self.requests.get_mut(id) else {
+                continue;
+            };
+            if request.process != slot {
+                self.waiting.push(id);
+                continue;
+            }
+            if let Purpose::Call { held, listens, .. } = &mut request.call
+                && let Some(text) = held.take()
+            {
+                let is_sent = listens.is_some() && self.is_probed;
+                self.held -= text.len();
+                if !is_sent {
+                    self.send(ctx, slot, &text);
+                }
+                self.begin_delay(ctx, hub, id);
+            }
+        }
+    }
+
+    /// Takes a request that waits out of the table, as its caller has sent it.
+    pub(super) fn take_held(
+        &mut self,
+        hub: &mut Hub,
+        id: u64,
+    ) -> Option<(Reply, Principal, String)> {
+        let request = self.take(hub, id)?;
+        let Purpose::Call {
+            reply,
+            principal,
+            held: Some(text),
+            ..
+        } = request.call
+        else {
+            return None;
+        };
+        let own = request.sender_ids?;
+        let restored = Envelope::parse(&text).ok().map(|envelope| {
+            let at = match envelope.kind.clone() {
+                MessageKind::Request { id, .. } => id,
+                _ => 0..0,
+            };
+            let token = envelope.of_meta("progressToken");
+            let token = token.zip(own.progress_token.as_deref());
+            let mut edits: Vec<_> = [(at, &*own.id)].into_iter().chain(token).collect();
+            splice(&text, &mut edits).concat()
+        });
+        Some((reply, principal, restored?))
+    }
+
+    /// Tells the processes to stop, if no request has needed them for this time.
+    pub(crate) fn stop_idle(&mut self, ctx: &mut Context, idle: Duration) -> Vec<PoolChange> {
+        let is_idle = ctx.now().since(self.last_used) >= idle;
+        if !self.is_lazy || !is_idle || self.requests.len() > 0 {
+            return Vec::new();
+        }
+        let mut changes = Vec::new();
+        for (number, slot) in self.slots.iter_mut().enumerate() {
+            if let Some(mut process) = slot.program.give_up(ctx) {
+                process.stop(ctx);
+                changes.push(PoolChange::Stopping(number, process));
+            }
+        }
+        changes
+    }
+}
