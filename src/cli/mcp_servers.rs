@@ -138,7 +138,11 @@ fn expanded(text: &str) -> Result<String, String> {
         match (known, default) {
             (Some(Some(value)), _) => result.push_str(&value),
             (Some(None), Some(default)) => result.push_str(default),
-            (Some(None), None) => return Err(format!("the variable ${{{inner}}} is not set")),
+            (Some(None), None) => {
+                return Err(format!(
+                    "the variable ${{{inner}}} of the environment is not set"
+                ));
+            }
             (None, _) => return Err(format!("the variable ${{{inner}}} is not supported")),
         }
         rest = &rest[end + 1..];
@@ -293,7 +297,7 @@ mod tests {
             ),
             (
                 r#"{"servers":{"a":{"command":"${NO_SUCH_VARIABLE}"}}}"#,
-                "\"a\": the variable ${NO_SUCH_VARIABLE} is not set",
+                "\"a\": the variable ${NO_SUCH_VARIABLE} of the environment is not set",
             ),
             (r#"{"servers":{"a":{"command":"${A"}}}"#, "without"),
             (

@@ -329,6 +329,11 @@ impl World {
             match output {
                 Output::Process(text) | Output::Reply(text) => self.take_line(&text, from),
                 Output::Session(uuid, incoming, text) => self.take_message(uuid, &incoming, &text),
+                Output::Change(receivers, text) => {
+                    for uuid in receivers {
+                        self.take_message(uuid, &Incoming::Change, &text);
+                    }
+                }
                 Output::Refused => panic!("the process refuses nothing"),
             }
         }

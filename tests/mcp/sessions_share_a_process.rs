@@ -383,3 +383,259 @@ fn the_servers_of_a_clients_file_start_with_their_first_request() {
         assert!(descendants(server.pid()).len() >= 2);
     }
 }
+
+#[test]
+fn a_change_for_all_sessions_is_not_held_once_for_each() {
+    let script = script_with(
+        r#"*change*) printf '{"jsonrpc":"2.0","id":%s,"result":{}}\n' "$id"
+            printf '{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"x":"'
+            head -c 4000000 /dev/zero | tr '\0' x
+            printf '"}}\n'"#,
+    );
+    let options = ["mcp", "--share", "all", "--start", "lazy"];
+    let server = Program::start(&[&options[..], &["--", "sh", "-c", &script]].concat());
+    let address = server.address();
+    let sessions: Vec<Session> = (0..200).map(|_| Session::begin(address)).collect();
+    let change = json!({"jsonrpc": "2.0", "id": 1, "method": "change"});
+    assert_eq!(sessions[0].send(change).response()["id"], 1);
+    assert_eq!(echo(&sessions[1], json!(2), "a")["result"]["text"], "a");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("linux");
+    let peak = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .expect("a peak");
+    let peak: u64 = peak
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .expect("a number");
+    assert!(
+        peak < 256 << 10,
+        "{peak} KiB for one message of 4 MB and 200 sessions"
+    );
+}
+
+fn script_with(case: &str) -> String {
+    let anchor = "*never*) ;;";
+    format!("LOG=/dev/null\n{SERVER}").replace(anchor, &format!("{anchor}\n        {case};;")).replace("*change*) printf '{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{}}\\n' \"$id\"\n            echo", "*unused*) echo")
+}
+
+#[test]
+fn processes_that_refuse_to_initialize_count_until_they_have_exited() {
+    let script = r#"
+        trap '' TERM
+        while read -r line; do
+            id=${line#*'"id":'}; id=${id%%[,\}]*}
+            printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"no"}}\n' "$id"
+        done
+        exec sleep 60
+    "#;
+    let options = [
+        "mcp",
+        "--share",
+        "all",
+        "--start",
+        "lazy",
+        "--max-sessions",
+        "4",
+    ];
+    let server = Program::start(&[&options[..], &["--", "sh", "-c", script]].concat());
+    let address = server.address();
+    for _ in 0..12 {
+        begin(address, "2025-11-25", json!({}), &[]);
+    }
+    let count = figure(address, "processes");
+    assert!(count <= 4, "{count} processes with --max-sessions 4");
+}
+
+#[test]
+fn the_answer_to_a_cancelled_initialize_is_not_the_answer_to_the_next_request_with_its_id() {
+    let log = TraceFile::new("mcp-share-cancelled");
+    let go = TraceFile::new("mcp-share-cancelled-go");
+    let wait = format!(
+        "while read -r line; do case \"$line\" in *'\"initialize\"'*) while [ ! -e '{}' ]; do sleep 0.05; done;; esac; printf '%s\\n' \"$line\"; done | (\n{}\n)",
+        go.path(),
+        script(&log)
+    );
+    let options = ["mcp", "--share", "all", "--start", "lazy"];
+    let server = Program::start(&[&options[..], &["--", "sh", "-c", &wait]].concat());
+    let address = server.address();
+    let first = begin(address, "2025-11-25", json!({}), &[]);
+    let id = first.field("Mcp-Session-Id").expect("a session");
+    let session = Session {
+        address,
+        field: format!("Mcp-Session-Id: {id}"),
+    };
+    let cancel =
+        json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 0}});
+    assert_eq!(session.send(cancel).status, 202);
+    let params = json!({"name": "echo", "arguments": {"text": "mine"}});
+    let call =
+        session.send(json!({"jsonrpc": "2.0", "id": 0, "method": "tools/call", "params": params}));
+    std::fs::write(go.path(), "").expect("a file");
+    let answer = call.response();
+    assert_eq!(answer["result"]["text"], "mine", "{answer}");
+}
+
+#[test]
+fn unused_processes_make_room_for_sessions() {
+    let (server, _log) = serve(
+        "room",
+        &["--share", "all", "--start", "lazy", "--max-sessions", "4"],
+    );
+    let address = server.address();
+    let _live = Session::begin(address);
+    let unused = begin(address, "2025-06-18", json!({}), &[]);
+    let id = unused.field("Mcp-Session-Id").expect("a session");
+    assert_eq!(
+        send(address, "DELETE", &[&format!("Mcp-Session-Id: {id}")], "").status,
+        204
+    );
+    for _ in 0..2 {
+        // The process counts until it has exited.
+        eventually("there is room", || {
+            begin(address, "2025-11-25", json!({}), &[]).status == 200
+        });
+    }
+}
+
+#[test]
+fn a_principal_at_its_limit_does_not_end_the_processes_of_others() {
+    let tokens = TraceFile::new("mcp-share-two-tokens");
+    std::fs::write(
+        tokens.path(),
+        "ada all secret-of-somebody-1234567890\nbob all secret-of-another-1234567890\n",
+    )
+    .expect("a file");
+    let log = TraceFile::new("mcp-share-evict");
+    let (script, path) = (script(&log), tokens.path());
+    let options = [
+        "mcp",
+        "--listen",
+        "127.0.0.1:0",
+        "--share",
+        "principal",
+        "--start",
+        "lazy",
+        "--max-sessions",
+        "100",
+        "--max-sessions-each",
+        "3",
+        "--token-file",
+    ];
+    let args = [&options[..], &[&path, "--", "sh", "-c", &script]].concat();
+    let server = Program::spawn(Command::new(env!("CARGO_BIN_EXE_outrigger")).args(args));
+    let address = server.address();
+    let bob = "Authorization: Bearer secret-of-another-1234567890";
+    let answer = begin(address, "2025-11-25", json!({}), &[bob]);
+    let id = answer
+        .field("Mcp-Session-Id")
+        .expect("a session")
+        .to_owned();
+    let warm = answer.response()["result"]["pid"].clone();
+    assert_eq!(
+        send(
+            address,
+            "DELETE",
+            &[bob, &format!("Mcp-Session-Id: {id}")],
+            ""
+        )
+        .status,
+        204
+    );
+    let statuses = ["2025-11-25", "2025-06-18", "2025-03-26"]
+        .map(|version| begin(address, version, json!({}), &[TOKEN]).status);
+    assert_eq!(statuses, [200, 503, 503]);
+    let again = begin(address, "2025-11-25", json!({}), &[bob]).response();
+    assert_eq!(again["result"]["pid"], warm, "bob's process has gone");
+}
+
+#[test]
+fn a_request_fails_if_the_lazy_server_cannot_be_started() {
+    use std::os::unix::fs::PermissionsExt;
+    let file = TraceFile::new("mcp-lazy-gone");
+    std::fs::write(file.path(), "#!/bin/sh\nexec cat\n").expect("a file");
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(file.path(), mode).expect("it is ours");
+    let path = file.path();
+    let options = ["mcp", "--start", "lazy", "--initialize-timeout", "1s"];
+    let server = Program::start(&[&options[..], &["--", &path]].concat());
+    let address = server.address();
+    std::fs::remove_file(file.path()).expect("it is there");
+    let answer = request(address, json!(1), "tools/list", json!({})).response();
+    assert!(answer["error"].is_object(), "{answer}");
+}
+
+#[test]
+fn what_a_process_logs_does_not_keep_it() {
+    let log = TraceFile::new("mcp-share-chatter");
+    let script = format!(
+        "(while kill -0 $$ 2> /dev/null; do echo alive >&2; sleep 0.2; done) < /dev/null > /dev/null &\n{}",
+        script(&log)
+    );
+    let options = [
+        "mcp",
+        "--share",
+        "all",
+        "--start",
+        "lazy",
+        "--process-idle",
+        "1s",
+    ];
+    let server = Program::start(&[&options[..], &["--", "sh", "-c", &script]].concat());
+    let address = server.address();
+    let session = Session::begin(address);
+    assert_eq!(echo(&session, json!(1), "a")["result"]["text"], "a");
+    eventually("the process is stopped", || {
+        figure(address, "processes") == 0
+    });
+}
+
+#[test]
+fn a_uri_under_another_spelling_is_refused() {
+    let (server, log) = serve("spelling", &["--share", "all"]);
+    let address = server.address();
+    let (one, other) = (Session::begin(address), Session::begin(address));
+    let subscribe = json!({"jsonrpc": "2.0", "id": 1, "method": "resources/subscribe", "params": {"uri": "memo:a"}});
+    assert_eq!(one.send(subscribe).response()["id"], 1);
+    // A program that ignores the case of keys takes the last one, and ends the subscription of the other session.
+    let params = json!({"uri": "memo:b", "URI": "memo:a"});
+    let call =
+        json!({"jsonrpc": "2.0", "id": 1, "method": "resources/unsubscribe", "params": params});
+    let answer = other.send(call).response();
+    assert_eq!(answer["error"]["code"], -32602, "{answer}");
+    assert_eq!(lines(&log, "resources/unsubscribe"), 0);
+}
+
+#[test]
+fn a_request_that_waits_for_the_process_does_not_keep_other_sessions_out() {
+    let options = ["mcp", "--share", "all", "--start", "lazy"];
+    let server = Program::start(&[&options[..], &["--", "sh", "-c", "cat > /dev/null"]].concat());
+    let address = server.address();
+    let first = begin(address, "2025-11-25", json!({}), &[]);
+    let id = first.field("Mcp-Session-Id").expect("a session");
+    let session = Session {
+        address,
+        field: format!("Mcp-Session-Id: {id}"),
+    };
+    let params = json!({"name": "echo", "arguments": {"text": "x".repeat(4_194_190)}});
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+    let waiting = session.send(call);
+    assert_eq!(waiting.status, 200);
+    let other = begin(address, "2025-11-25", json!({}), &[]);
+    assert_eq!(other.status, 200, "{}", other.head);
+}
+
+#[test]
+fn a_request_with_the_method_of_a_notification_is_refused() {
+    let (server, log) = serve("method", &["--share", "all"]);
+    let address = server.address();
+    let (one, other) = (Session::begin(address), Session::begin(address));
+    let mut waiting = one.send(json!({"jsonrpc": "2.0", "id": 1, "method": "never"}));
+    waiting.event();
+    // 2 is the request of the other session, as the process knows it.
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "notifications/cancelled", "params": {"requestId": 2}});
+    let answer = other.send(call);
+    assert_eq!(lines(&log, "notifications/cancelled"), 0);
+    assert!(answer.response()["error"].is_object());
+}

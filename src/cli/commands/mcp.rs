@@ -13,7 +13,8 @@ pub(crate) static MCP: Command = Command {
     brief: Some(
         "\
 Puts an MCP server that speaks on its standard streams on the network, over Streamable HTTP.
-Clients of revision 2026-07-28 share one process. Each earlier session has its own, or they share.",
+Clients of revision 2026-07-28 share one process. Sessions of earlier revisions have a process each,
+or share one (--share).",
     ),
     about: "\
 Serves PROGRAM, a server of the Model Context Protocol (MCP) on its standard streams, at
@@ -122,7 +123,7 @@ const FLAGS: &[Flag] = &[
         name: "process-idle",
         takes: Takes::One("TIME"),
         default: Some("10m"),
-        help: "stop a process that sessions share, and with --start lazy one of the pool, if no request, question or subscription needs it for this time; it starts again when it is needed",
+        help: "stop a process that no request, question or subscription has needed for this time. It starts again when one does. Applies to shared processes and, with --start lazy, to the pool",
         set: |settings, value| {
             settings.mcp.process_idle = duration(value)?;
             Ok(())
@@ -145,7 +146,7 @@ const FLAGS: &[Flag] = &[
         name: "list-idle",
         takes: Takes::One("TIME"),
         default: Some("2m"),
-        help: "the same for a session whose client has only asked for lists, as a health check does",
+        help: "end a session that was idle for this time if its client has only asked for lists, as a health check does",
         set: |settings, value| {
             settings.mcp.list_idle = duration(value)?;
             Ok(())
@@ -156,7 +157,7 @@ const FLAGS: &[Flag] = &[
         name: "max-sessions",
         takes: Takes::One("N"),
         default: Some("256"),
-        help: "maximum sessions, WebSocket clients and processes that sessions share; more get 503",
+        help: "maximum number of sessions, WebSocket clients and shared processes together; more get 503",
         brief: Some("maximum sessions"),
         set: |settings, value| put(&mut settings.mcp.max_sessions, number(value, COUNT)),
         accepts: samples(&["1"]),

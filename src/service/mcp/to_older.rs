@@ -35,7 +35,8 @@ pub(crate) fn is_unknown(method: &str) -> bool {
         "resources/subscribe",
         "resources/unsubscribe",
     ];
-    REMOVED.contains(&method) || method.starts_with("tasks/")
+    let is_other = method.starts_with("tasks/") || method.starts_with("notifications/");
+    REMOVED.contains(&method) || is_other
 }
 
 /// Whether the server may ask for input before it answers such a request.

@@ -25,7 +25,9 @@ impl Pool {
     ) -> Option<PoolChange> {
         let mut process = self.slots[slot].program.take_child()?;
         self.in_hand = Some(slot);
-        self.last_used = ctx.now();
+        if self.requests.len() > 0 {
+            self.last_used = ctx.now();
+        }
         let mut was_probe = false;
         let event = process.handle(ctx, input, |ctx, received| {
             was_probe |= self.handle_received(ctx, hub, slot, received);

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Pool, PoolChange, Purpose};
+use super::{Pool, PoolChange, Purpose, Support};
 use crate::service::jsonrpc::{Envelope, MessageKind, splice};
+use crate::service::mcp::http_error::HttpError;
 use crate::service::mcp::hub::Hub;
 use crate::service::mcp::reply::Reply;
 use crate::{Context, Principal};
@@ -50,6 +51,25 @@ impl Pool {
         }
     }
 
+    /// Fails the requests that wait for a process that cannot be started.
+    pub(super) fn fail_held(&mut self, ctx: &mut Context, hub: &mut Hub, slot: usize) {
+        let waiting = self.waiting.iter().copied();
+        let is_own = |id: &u64| {
+            self.requests
+                .get(*id)
+                .is_some_and(|one| one.process == slot)
+        };
+        let (own, others) = waiting.partition(is_own);
+        self.waiting = others;
+        let own: Vec<u64> = own;
+        for id in own {
+            if let Some((reply, own_id)) = self.take_call(hub, id) {
+                let failed = HttpError::unavailable("The MCP server cannot be started");
+                reply.reject(ctx, &failed.with_id(&own_id), true);
+            }
+        }
+    }
+
     /// Takes a request that waits out of the table, as its caller has sent it.
     pub(super) fn take_held(
         &mut self,
@@ -83,7 +103,8 @@ impl Pool {
     /// Tells the processes to stop, if no request has needed them for this time.
     pub(crate) fn stop_idle(&mut self, ctx: &mut Context, idle: Duration) -> Vec<PoolChange> {
         let is_idle = ctx.now().since(self.last_used) >= idle;
-        if !self.is_lazy || !is_idle || self.requests.len() > 0 {
+        let is_needed = self.pending() > 0 || self.support != Support::Stateless;
+        if !self.is_lazy || !is_idle || is_needed {
             return Vec::new();
         }
         let mut changes = Vec::new();

@@ -263,6 +263,7 @@ impl Pool {
         match started {
             Ok(()) => Some(PoolChange::Started(slot)),
             Err(error) => {
+                self.fail_held(ctx, hub, slot);
                 self.restart(ctx, hub, slot, &error.to_string());
                 None
             }
@@ -472,7 +473,10 @@ impl Pool {
         }
         let mut slots = self.slots.iter_mut();
         let slot = slots.find_map(|slot| slot.program.expire(timer).then_some(slot))?;
-        slot.program.queue(ctx);
+        // A request that needs the process queues it.
+        if !self.is_lazy || slot.pending > 0 {
+            slot.program.queue(ctx);
+        }
         Some(None)
     }
 

@@ -184,10 +184,11 @@ impl Mcp {
             return Err(HttpError::new(status, code::INVALID, why).with_id(request));
         }
         let principal = ctx.principal(caller);
-        self.hub
-            .sessions
-            .take(&principal, 1)
-            .map_err(|full| too_many("sessions", full).with_id(request))?;
+        if let Err(full) = self.hub.sessions.take(&principal, 1) {
+            self.make_room(ctx, full, &principal);
+            let again = self.hub.sessions.take(&principal, 1);
+            again.map_err(|full| too_many("sessions", full).with_id(request))?;
+        }
         if self.config.share != McpShare::None {
             let joined = self.join(ctx, caller, envelope, reply, &principal);
             return joined.map_err(|error| error.with_id(request));
@@ -214,10 +215,10 @@ impl Mcp {
     ) -> Result<(), HttpError> {
         let id = random_uuid();
         let sessions = &mut self.hub.sessions;
-        let mut is_full = false;
+        let mut is_full = None;
         let may_add = || {
             let taken = sessions.take(principal, 1);
-            is_full = taken.is_err();
+            is_full = taken.err();
             taken.map_err(|full| too_many("sessions", full))
         };
         let of_body = |name| envelope.of_body(name).map(|at| &envelope.text[at]);
@@ -236,8 +237,8 @@ impl Mcp {
             }
             Err(error) => {
                 self.hub.sessions.give_back(principal, 1);
-                if is_full {
-                    self.remove_unused_server(ctx);
+                if let Some(full) = is_full {
+                    self.make_room(ctx, full, principal);
                 }
                 Err(error)
             }
@@ -342,7 +343,7 @@ impl Mcp {
             None => session.is_behind(),
             Some(seat) => {
                 let server = self.shared.get_mut(seat.server);
-                server.is_none_or(|server| server.is_behind(envelope.text.len()))
+                server.is_none_or(|server| server.is_behind(envelope))
             }
         };
         if is_behind {

@@ -10,10 +10,11 @@ use super::translated_call::TranslatedCall;
 use crate::log_event::{Field, log_event};
 use crate::service::child::{ChildEvent, ChildInput};
 use crate::service::jsonrpc::Envelope;
+use crate::service::mcp::hub::Full;
 use crate::service::mcp::pool::{PoolChange, Support};
 use crate::service::mcp::process::Process;
 use crate::service::mcp::session::{Fate, Session, Upstream};
-use crate::service::mcp::shared::{Handled, Output};
+use crate::service::mcp::shared::{Handled, Incoming, Output};
 use crate::{Context, Principal, TimerId};
 
 /// How often to look for sessions to end, at least.
@@ -35,8 +36,18 @@ pub(super) enum Owner {
 #[derive(Debug)]
 pub(super) struct StoppingProcess {
     pub(super) process: Box<Process>,
-    /// The principal whose session it belonged to.
-    pub(super) principal: Option<Principal>,
+    pub(super) place: Place,
+}
+
+/// The place of a process that is being stopped.
+#[derive(Debug)]
+pub(super) enum Place {
+    /// One of the pool.
+    Pool,
+    /// That of a session of this principal, which is given back.
+    Session(Principal),
+    /// The shared process of this number, which may start again.
+    Shared(u64),
 }
 
 impl Mcp {
@@ -53,7 +64,7 @@ impl Mcp {
         );
         match session.end(ctx, &mut self.hub) {
             (principal, Upstream::Own(Some(process))) => {
-                self.keep_until_exit(Owner::Session(id), process, Some(principal));
+                self.keep_until_exit(Owner::Session(id), process, Place::Session(principal));
             }
             (principal, Upstream::Own(None)) => {
                 self.hub.sessions.give_back(&principal, 1);
@@ -107,14 +118,12 @@ impl Mcp {
                 Output::Process(text) => (text, true),
                 Output::Reply(text) => (text, false),
                 Output::Session(id, incoming, text) => {
-                    ctx.spend(1);
-                    match self.sessions.get_mut(&id) {
-                        Some(session) => {
-                            if session.receive(ctx, &mut self.hub, &incoming, &text).1 {
-                                ended.push(id);
-                            }
-                        }
-                        None => self.receive_translated(ctx, id, &incoming, &text),
+                    ended.extend(self.receive(ctx, id, &incoming, &text).then_some(id));
+                    continue;
+                }
+                Output::Change(receivers, text) => {
+                    for id in receivers {
+                        self.receive(ctx, id, &Incoming::Change, &text);
                     }
                     continue;
                 }
@@ -137,12 +146,27 @@ impl Mcp {
         }
     }
 
+    /// Passes a message of a shared process on to a session, or to the caller of a translated call. Returns whether the session has not
+    /// begun.
+    fn receive(
+        &mut self,
+        ctx: &mut Context,
+        id: Uuid,
+        incoming: &Incoming<'_>,
+        text: &str,
+    ) -> bool {
+        ctx.spend(1);
+        if let Some(session) = self.sessions.get_mut(&id) {
+            return session.receive(ctx, &mut self.hub, incoming, text).1;
+        }
+        self.receive_translated(ctx, id, incoming, text);
+        false
+    }
+
     /// Stops a shared process that cannot be used.
     fn fail_server(&mut self, ctx: &mut Context, number: u64, why: &str) {
         self.stop_server(ctx, number);
-        if let Some(server) = self.shared.get_mut(number)
-            && server.sessions.has_members()
-        {
+        if let Some(server) = self.shared.get_mut(number) {
             server.fail(ctx, &mut self.hub, self.config.endpoint.path(), why);
         }
     }
@@ -150,7 +174,7 @@ impl Mcp {
     /// Tells a shared process to stop. Its sessions keep their seats.
     fn stop_server(&mut self, ctx: &mut Context, number: u64) {
         if let Some(process) = self.shared.get_mut(number).and_then(|one| one.stop(ctx)) {
-            self.keep_until_exit(Owner::Shared(number), process, None);
+            self.keep_until_exit(Owner::Shared(number), process, Place::Shared(number));
         }
     }
 
@@ -162,16 +186,28 @@ impl Mcp {
         };
         match process {
             Some(process) => {
-                self.keep_until_exit(Owner::Shared(number), process, Some(server.founder));
+                let place = Place::Session(server.founder);
+                self.keep_until_exit(Owner::Shared(number), process, place);
+            }
+            None if server.is_stopping() => {
+                let mut stopping = self.stopping.values_mut();
+                let own = |one: &&mut StoppingProcess| matches!(one.place, Place::Shared(of) if of == number);
+                if let Some(stopping) = stopping.find(own) {
+                    stopping.place = Place::Session(server.founder);
+                }
             }
             None => self.hub.sessions.give_back(&server.founder, 1),
         }
     }
 
-    /// Makes room for another process: of those that no session uses, forgets the one that was not used for the longest time.
-    pub(super) fn remove_unused_server(&mut self, ctx: &mut Context) {
+    /// Makes room for a session or a process of a principal: of the processes that no session uses, forgets the one that was not used
+    /// for the longest time. If the limit of the principal is reached, it must be one of its own.
+    pub(super) fn make_room(&mut self, ctx: &mut Context, full: Full, principal: &Principal) {
         let unused = self.shared.iter();
-        let unused = unused.filter(|(_, server)| !server.sessions.has_members());
+        let unused = unused.filter(|(_, server)| {
+            let frees = full == Full::All || server.founder == *principal;
+            frees && !server.sessions.has_members()
+        });
         let oldest = unused.min_by_key(|(_, server)| server.last_used());
         if let Some(number) = oldest.map(|(number, _)| number) {
             self.remove_server(ctx, number);
@@ -238,17 +274,12 @@ impl Mcp {
     }
 
     /// Keeps a process that was told to stop until it has exited.
-    fn keep_until_exit(
-        &mut self,
-        owner: Owner,
-        process: Box<Process>,
-        principal: Option<Principal>,
-    ) {
+    fn keep_until_exit(&mut self, owner: Owner, process: Box<Process>, place: Place) {
         self.last_stopping += 1;
         let stopping = Owner::Stopping(self.last_stopping);
         self.index.rename(owner, stopping);
         self.index.set_timer(stopping, process.timer());
-        let stopping = StoppingProcess { process, principal };
+        let stopping = StoppingProcess { process, place };
         self.stopping.insert(self.last_stopping, stopping);
     }
 
@@ -256,7 +287,7 @@ impl Mcp {
         match change {
             Some(PoolChange::Started(slot)) => self.note_start(Owner::Pool(slot)),
             Some(PoolChange::Stopping(slot, process)) => {
-                self.keep_until_exit(Owner::Pool(slot), process, None);
+                self.keep_until_exit(Owner::Pool(slot), process, Place::Pool);
             }
             None => {}
         }
@@ -356,12 +387,16 @@ impl Mcp {
                     .process
                     .handle(ctx, input, |_, _| ControlFlow::Continue(()));
                 if matches!(event, ChildEvent::Exited(_)) {
-                    let principal = self
-                        .stopping
-                        .remove(&number)
-                        .and_then(|gone| gone.principal);
-                    if let Some(principal) = principal {
-                        self.hub.sessions.give_back(&principal, 1);
+                    match self.stopping.remove(&number).map(|gone| gone.place) {
+                        Some(Place::Session(principal)) => {
+                            self.hub.sessions.give_back(&principal, 1);
+                        }
+                        Some(Place::Shared(number)) => {
+                            if let Some(server) = self.shared.get_mut(number) {
+                                server.handle_stopped(ctx);
+                            }
+                        }
+                        Some(Place::Pool) | None => {}
                     }
                 }
             }

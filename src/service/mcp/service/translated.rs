@@ -75,25 +75,27 @@ impl Mcp {
     /// Gives a call a seat at the process.
     fn begin_translated(
         &mut self,
-        ctx: &Context,
+        ctx: &mut Context,
         envelope: &Envelope<'_>,
         reply: &Reply,
         principal: &Principal,
     ) -> Result<(Uuid, Seat), HttpError> {
-        let (method, length) = (envelope.method(), envelope.text.len());
+        let method = envelope.method();
         if to_older::is_unknown(method) {
             let why = "Method not found";
             return Err(HttpError::new(StatusCode::NOT_FOUND, code::NO_METHOD, why));
         }
         if method == "subscriptions/listen" {
-            check_subscription(reply, length)?;
+            check_subscription(reply, envelope.text.len())?;
         }
         self.hub.take_request(principal)?;
         let capabilities = envelope.of_meta(CAPABILITIES_KEY);
         let capabilities = capabilities.map_or("{}", |at| &envelope.text[at]);
         let sessions = &mut self.hub.sessions;
+        let mut is_full = None;
         let may_add = || {
             let taken = sessions.take(principal, 1);
+            is_full = taken.err();
             taken.map_err(|full| too_many("sessions", full))
         };
         let id = random_uuid();
@@ -102,7 +104,7 @@ impl Mcp {
         let seat = joined.and_then(|seat| {
             let server = self.shared.get_mut(seat.server);
             let server = server.ok_or_else(HttpError::not_reading)?;
-            if server.is_behind(length) {
+            if server.is_behind(envelope) {
                 server.sessions.leave(seat.member, &mut Vec::new());
                 return Err(HttpError::not_reading());
             }
@@ -110,6 +112,9 @@ impl Mcp {
         });
         if seat.is_err() {
             self.hub.end_request(principal);
+        }
+        if let Some(full) = is_full {
+            self.make_room(ctx, full, principal);
         }
         Ok((id, seat?))
     }

@@ -1,8 +1,9 @@
 //! Many sessions on one process, without I/O: what the process sends.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::member::{Level, Member};
+use super::member::{Level, with_parents};
 use super::multiplexer::{
     Handled, Incoming, Multiplexer, Output, PROCESS, Phase, Purpose, Question, answered, is_change,
     uri_of,
@@ -230,9 +231,10 @@ impl Multiplexer {
             _ if is_change(method) && text.len() > MAX_CHANGE => {}
             "notifications/resources/updated" => {
                 if let Ok(uri) = uri_of(envelope) {
-                    let subscribers = self.members.values();
-                    let subscribers = subscribers.filter(|member| member.wants(&uri));
-                    out.extend(subscribers.map(|member| change(member, text)));
+                    let subscribers =
+                        with_parents(&uri).filter_map(|uri| self.subscribers.get(uri));
+                    let numbers: BTreeSet<usize> = subscribers.flatten().copied().collect();
+                    self.change(numbers.iter(), text, out);
                 }
             }
             "notifications/message" => {
@@ -250,7 +252,7 @@ impl Multiplexer {
                 || (method == "notifications/elicitation/complete" && self.is_one_person()) =>
             {
                 // The client that knows the elicitation recognizes its id.
-                out.extend(self.members.values().map(|member| change(member, text)));
+                self.change(self.members.keys(), text, out);
             }
             _ => out.extend(self.sole().map(|session| other(session, text))),
         }
@@ -258,6 +260,20 @@ impl Multiplexer {
             Handled::Passed
         } else {
             Handled::Dropped
+        }
+    }
+
+    /// Passes a change on to these members.
+    fn change<'a>(
+        &self,
+        numbers: impl Iterator<Item = &'a usize>,
+        text: &str,
+        out: &mut Vec<Output>,
+    ) {
+        let members = numbers.filter_map(|number| self.members.get(number));
+        let sessions: Vec<Uuid> = members.map(|member| member.session).collect();
+        if !sessions.is_empty() {
+            out.push(Output::Change(sessions, text.to_owned()));
         }
     }
 
@@ -280,10 +296,6 @@ impl Multiplexer {
             out.push(Output::Session(member.session, Incoming::Other, cancelled));
         }
     }
-}
-
-fn change(member: &Member, text: &str) -> Output {
-    Output::Session(member.session, Incoming::Change, text.to_owned())
 }
 
 fn other(session: Uuid, text: &str) -> Output {

@@ -5,7 +5,8 @@ use super::multiplexer::{
     Effect, Handled, Incoming, Multiplexer, Output, PROCESS, Phase, Purpose, answered, uri_of,
 };
 use crate::service::jsonrpc::{
-    Envelope, Forwarded, IdKey, IdRanges, MessageKind, PROGRESS, Reference, code, error, splice,
+    Envelope, Forwarded, IdKey, IdRanges, MessageKind, PROGRESS, Reference, code, error, is_same,
+    sole_member, splice,
 };
 
 impl Multiplexer {
@@ -78,14 +79,18 @@ impl Multiplexer {
                 }
                 return Ok(());
             }
-            _ if method.starts_with("tasks/") || envelope.of_body("task").is_some() => {
-                let why = "a shared MCP server has no tasks";
+            // A process could take the second for a notification about a request of another session.
+            _ if method.starts_with("tasks/")
+                || method.starts_with("notifications/")
+                || envelope.of_body("task").is_some() =>
+            {
+                let why = "a shared MCP server has no such requests, and no tasks";
                 let failed = error(own, code::NO_METHOD, "Method not found", Some(why));
                 self.answer(number, own, failed, out);
                 return Ok(());
             }
             "logging/setLevel" => {
-                let range = envelope.of_body("level").ok_or("\"level\" is missing")?;
+                let range = sole_member(envelope, "level").ok_or("\"level\" is missing")?;
                 // The process rejects a level that it does not know.
                 if let Some(level) = Level::parse(&text[range.clone()]) {
                     effect = Effect::Level(member.level.replace(level));
@@ -95,14 +100,14 @@ impl Multiplexer {
             }
             "resources/subscribe" => {
                 let uri = uri_of(envelope)?;
-                if member.subscribe(&uri)? {
+                if self.subscribe(number, &uri)? {
                     effect = Effect::Subscribes(uri);
                 }
             }
             "resources/unsubscribe" => {
                 let uri = uri_of(envelope)?;
-                member.unsubscribe(&uri);
-                if self.has_subscription(&uri) {
+                self.unsubscribe(number, &uri);
+                if self.subscribers.contains_key(&uri) {
                     self.answer(number, own, answered(own, "{}"), out);
                     return Ok(());
                 }
@@ -143,7 +148,11 @@ impl Multiplexer {
                 let Some(range) = envelope.request_id.clone() else {
                     return Handled::Dropped;
                 };
-                let key = (number, IdKey::of(&text[range.clone()]));
+                let raw = &text[range.clone()];
+                let is_it =
+                    |(arrival, id): &(usize, Box<str>)| *arrival == number && is_same(id, raw);
+                self.arrivals.retain(|arrival| !is_it(arrival));
+                let key = (number, IdKey::of(raw));
                 let Some(&upstream_id) = self.own_ids.get(&key) else {
                     return Handled::Dropped;
                 };
@@ -160,6 +169,7 @@ impl Multiplexer {
             // Those about tasks name tasks that this process does not have. One person's sessions may say anything else.
             _ if self.is_one_person()
                 && self.phase == Phase::Ready
+                && method.starts_with("notifications/")
                 && !method.starts_with("notifications/tasks/") =>
             {
                 out.push(Output::Process(text.to_owned()));

@@ -30,6 +30,9 @@ use crate::{Context, Principal, StatusCode, Time, TimerId};
 const MAX_VERSION: usize = 64;
 const MAX_CAPABILITIES: usize = 16 << 10;
 
+/// After this many messages for sessions, the rest of the output of a process waits for another turn.
+const MAX_DELIVERIES: usize = 1000;
+
 /// Whose sessions share a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
@@ -99,10 +102,12 @@ pub(super) struct SharedServer {
     pub(super) founder: Principal,
     program: Keeper<Process>,
     pub(super) sessions: Multiplexer,
-    /// When a session or the process has last sent something.
+    /// When a session has last sent something, or has waited for something.
     last_used: Time,
     /// When the process must have initialized.
     timer: Option<TimerId>,
+    /// Whether the former process has been told to stop and has not exited. Until then, no other one starts.
+    is_stopping: bool,
 }
 
 impl SharedServer {
@@ -110,10 +115,13 @@ impl SharedServer {
         self.program.child()
     }
 
-    /// Whether a message of this length cannot be taken now.
-    pub(super) fn is_behind(&mut self, length: usize) -> bool {
+    /// Whether a message cannot be taken now. `initialize` is not held, so it always can.
+    pub(super) fn is_behind(&mut self, envelope: &Envelope<'_>) -> bool {
+        if matches!(envelope.method(), "initialize" | "server/discover") {
+            return false;
+        }
         let held = self.sessions.held_bytes();
-        let is_full = held > 0 && held + length > MAX_UNREAD;
+        let is_full = held > 0 && held + envelope.text.len() > MAX_UNREAD;
         is_full
             || self
                 .program
@@ -136,9 +144,19 @@ impl SharedServer {
     }
 
     pub(super) fn start_if_needed(&mut self, ctx: &mut Context) {
-        if self.sessions.needs_process() {
+        if self.sessions.needs_process() && !self.is_stopping {
             self.program.queue(ctx);
         }
+    }
+
+    /// The process that was told to stop has exited.
+    pub(super) fn handle_stopped(&mut self, ctx: &mut Context) {
+        self.is_stopping = false;
+        self.start_if_needed(ctx);
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.is_stopping
     }
 
     /// Sends a line to the process. Unless it must be sent, it is dropped if the process does not read.
@@ -164,11 +182,22 @@ impl SharedServer {
             return out;
         };
         let sessions = &mut self.sessions;
+        if !sessions.is_idle() {
+            self.last_used = ctx.now();
+        }
+        let mut deliveries = 0;
         let event = process.handle(ctx, input, |ctx, received| {
             match received {
                 Received::Message(envelope) => {
                     ctx.spend(2 + envelope.text.len() / 512);
-                    match sessions.handle_process(&envelope, is_reading, &mut out) {
+                    let before = out.len();
+                    let handled = sessions.handle_process(&envelope, is_reading, &mut out);
+                    if deliveries >= MAX_DELIVERIES && is_change(envelope.method()) {
+                        // The rest of the output of a process that has exited cannot wait.
+                        out.truncate(before);
+                    }
+                    deliveries += out[before..].iter().map(Output::deliveries).sum::<usize>();
+                    match handled {
                         Handled::Passed => {}
                         Handled::Dropped => hub.counts.dropped += 1,
                         Handled::Refused => hub.counts.refused += 1,
@@ -179,11 +208,15 @@ impl SharedServer {
                 }
                 Received::Nothing => {}
             }
-            ControlFlow::Continue(())
+            match deliveries >= MAX_DELIVERIES {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
         });
         let ChildEvent::Exited(status) = event else {
+            // It is read on in another turn.
+            process.resume(ctx);
             self.program.put_back(process);
-            self.last_used = ctx.now();
             return out;
         };
         let (code, signal) = code_and_signal(status);
@@ -224,6 +257,7 @@ impl SharedServer {
         self.sessions.forget_process();
         let mut process = self.program.give_up(ctx)?;
         process.stop(ctx);
+        self.is_stopping = true;
         Some(process)
     }
 
@@ -317,6 +351,7 @@ impl SharedServers {
                     sessions,
                     last_used: now,
                     timer: None,
+                    is_stopping: false,
                     key: key.clone(),
                 };
                 self.servers.insert(self.last_number, server);

@@ -19,12 +19,13 @@ use super::member::{Level, Member};
 use crate::service::json::{quote, unescape};
 use crate::service::jsonrpc::{
     Envelope, Forwarded, IdKey, Pending, RequestKind, UpstreamIds, cancellation, code, error,
+    sole_member,
 };
 
 /// The process in the tables of requests: there is one.
 pub(super) const PROCESS: usize = 0;
 
-/// The maximum number of responses to Outrigger itself that are expected.
+/// The maximum number of Outrigger's own requests that are tracked.
 const MAX_TOLD: usize = 1024;
 
 /// What the owner has to do.
@@ -36,8 +37,21 @@ pub(crate) enum Output {
     Reply(String),
     /// Pass a message on to a session. It has the ids of the session.
     Session(Uuid, Incoming<'static>, String),
+    /// Pass a change on to these sessions.
+    Change(Vec<Uuid>, String),
     /// Stop the process: it has refused to initialize.
     Refused,
+}
+
+impl Output {
+    /// The number of messages for sessions.
+    pub(crate) fn deliveries(&self) -> usize {
+        match self {
+            Self::Session(..) => 1,
+            Self::Change(sessions, _) => sessions.len(),
+            Self::Process(_) | Self::Reply(_) | Self::Refused => 0,
+        }
+    }
 }
 
 /// What a message from a process is for its session.
@@ -120,6 +134,8 @@ pub(crate) struct Multiplexer {
     /// The sessions, by numbers that are not reused. The newest is the last.
     pub(super) members: BTreeMap<usize, Member>,
     joined: usize,
+    /// The members that have subscribed to a resource.
+    pub(super) subscribers: HashMap<Box<str>, HashSet<usize>>,
     /// Requests from sessions and from Outrigger itself.
     pub(super) calls: Pending<Forwarded<Purpose>>,
     /// The upstream ids of the members' requests, by their own ids.
@@ -151,6 +167,7 @@ impl Multiplexer {
             capabilities: capabilities.into(),
             members: BTreeMap::new(),
             joined: 0,
+            subscribers: HashMap::new(),
             calls: Pending::new(None),
             own_ids: HashMap::new(),
             questions: Pending::new(None),
@@ -189,7 +206,7 @@ impl Multiplexer {
     /// Whether a process has to run now, although none does.
     pub(crate) fn needs_process(&self) -> bool {
         self.phase == Phase::Stopped
-            && (self.is_heard() || !self.held.is_empty() || !self.arrivals.is_empty())
+            && (!self.held.is_empty() || !self.arrivals.is_empty() || self.is_heard())
     }
 
     pub(crate) fn is_ready(&self) -> bool {
@@ -209,8 +226,8 @@ impl Multiplexer {
         members.flat_map(Member::subscriptions)
     }
 
-    /// Whether everything that no request ties to a session is for this session, because no other one has anything to do with the
-    /// process. Work of a session that has ended may go on, so among several persons there must have been no other one.
+    /// The session that gets what names no request: the only one. Work of a session that has ended may go on, so with several persons
+    /// there must never have been another one.
     pub(super) fn sole(&self) -> Option<Uuid> {
         let is_sole = match self.who {
             Who::Person => self.members.len() == 1,
@@ -251,12 +268,10 @@ impl Multiplexer {
             }
         }
         for uri in member.subscriptions() {
-            if !self.has_subscription(uri) {
-                self.tell(
-                    "resources/unsubscribe",
-                    &format!(r#""uri":{}"#, quote(uri)),
-                    out,
-                );
+            self.forget_subscriber(number, uri);
+            if !self.subscribers.contains_key(uri) {
+                let params = format!(r#""uri":{}"#, quote(uri));
+                self.tell("resources/unsubscribe", &params, out);
             }
         }
         if let Some(level) = self.wanted_level()
@@ -266,9 +281,29 @@ impl Multiplexer {
         }
     }
 
-    pub(super) fn has_subscription(&self, uri: &str) -> bool {
-        let mut members = self.members.values();
-        members.any(|member| member.has_subscribed(uri))
+    fn forget_subscriber(&mut self, number: usize, uri: &str) {
+        if let Some(subscribers) = self.subscribers.get_mut(uri) {
+            subscribers.remove(&number);
+            if subscribers.is_empty() {
+                self.subscribers.remove(uri);
+            }
+        }
+    }
+
+    /// Returns whether the subscription is new.
+    pub(super) fn subscribe(&mut self, number: usize, uri: &str) -> Result<bool, &'static str> {
+        let member = self.members.get_mut(&number);
+        let is_new = member.ok_or("the session has ended")?.subscribe(uri)?;
+        let subscribers = self.subscribers.entry(uri.into()).or_default();
+        subscribers.insert(number);
+        Ok(is_new)
+    }
+
+    pub(super) fn unsubscribe(&mut self, number: usize, uri: &str) {
+        if let Some(member) = self.members.get_mut(&number) {
+            member.unsubscribe(uri);
+        }
+        self.forget_subscriber(number, uri);
     }
 
     pub(super) fn wanted_level(&self) -> Option<Level> {
@@ -299,7 +334,7 @@ impl Multiplexer {
             sender_ids: None,
             call,
         };
-        // The response to what the process is told does not matter, so only some are expected.
+        // Responses to Outrigger's own requests are ignored, and few of them are tracked.
         if self.calls.len().saturating_sub(self.own_ids.len()) < MAX_TOLD {
             self.calls.insert(upstream_id, request);
         }
@@ -363,7 +398,7 @@ impl Multiplexer {
         match effect {
             Effect::Nothing => {}
             Effect::Level(before) => member.level = before,
-            Effect::Subscribes(uri) => member.unsubscribe(&uri),
+            Effect::Subscribes(uri) => self.unsubscribe(number, &uri),
         }
     }
 
@@ -430,7 +465,7 @@ pub(super) fn answered(id: &str, result: &str) -> String {
 
 /// The resource that a request or a notification is about.
 pub(super) fn uri_of(envelope: &Envelope<'_>) -> Result<Box<str>, &'static str> {
-    let raw = envelope.of_body("uri").map(|range| &envelope.text[range]);
+    let raw = sole_member(envelope, "uri").map(|range| &envelope.text[range]);
     let raw = raw.filter(|raw| raw.starts_with('"'));
     raw.map(|raw| unescape(raw).into())
         .ok_or("\"uri\" is not a string")
