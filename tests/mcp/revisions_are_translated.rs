@@ -197,6 +197,12 @@ fn a_question_in_the_middle_of_a_call_becomes_a_round_of_its_own() {
 #[test]
 fn subscriptions_hear_of_the_changes_that_they_want() {
     let world = World::new("subscriptions", &["--share", "all"]);
+    let lists = json!({"notifications": {"toolsListChanged": true}});
+    let mut quiet = world.request(json!(1), "subscriptions/listen", lists);
+    quiet.event().expect("the acknowledgement");
+    eventually("the server runs", || {
+        world.lines("notifications/initialized") == 1
+    });
     let wanted = json!({"resourceSubscriptions": ["memo:a"]});
     let params = json!({"notifications": wanted});
     let mut stream = world.request(json!("s"), "subscriptions/listen", params);

@@ -169,9 +169,12 @@ impl Mcp {
         self.attend(ctx, id);
         self.begin_sweep(ctx);
         if is_subscription {
+            let mut out = Vec::new();
             if let Some(server) = self.shared.get_mut(seat.server) {
-                server.sessions.listen(seat.member);
+                server.sessions.listen(seat.member, &mut out);
+                server.start_if_needed(ctx);
             }
+            self.act(ctx, seat.server, out);
             let wanted = envelope
                 .of_body("notifications")
                 .map(|at| &envelope.text[at]);

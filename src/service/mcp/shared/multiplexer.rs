@@ -193,9 +193,10 @@ impl Multiplexer {
     }
 
     /// A member hears of changes, so the process must run.
-    pub(crate) fn listen(&mut self, number: usize) {
+    pub(crate) fn listen(&mut self, number: usize, out: &mut Vec<Output>) {
         if let Some(member) = self.members.get_mut(&number) {
             member.is_listening = true;
+            self.initialized(out);
         }
     }
 
