@@ -5,7 +5,7 @@ import random
 import time
 
 from mcp_http import (
-    SERVER, QUICK, Connection, Session, eventually, serving, text_of,
+    SERVER, QUICK, Connection, Session, eventually, serving, stateless, text_of,
 )
 from peers import Worker, children_of, results
 
@@ -79,6 +79,8 @@ def shared():
         eventually("nothing is left", lambda: ((held := server.held())["pending_requests"] == 0 and held["sessions"] == 3, held))
         assert server.held()["children"] == before["children"] == len(REVISIONS), server.held()
         for session in first:
+            # The server has closed the connection, which was idle.
+            session.connection = server.connect()
             seen = json.loads(text_of(session.tool("counts")[1][-1]))
             for name in "repeated_ids", "waiting":
                 assert seen[name] == 0, seen
@@ -88,6 +90,54 @@ def shared():
         for worker in workers:
             worker.kill()
     print(f"  {calls} calls of {WORKERS * EACH} sessions on {len(REVISIONS)} processes, {calls / seconds:.0f} calls a second, nothing crossed")
+
+
+def mixed_clients(pipe, port, number, calls):
+    """Calls of sessions and of clients of 2026-07-28 at the same time, with equal ids and tokens. Returns the number of calls."""
+    sessions = [Session(port) for _ in range(EACH // 2)]
+    others = [Connection(port) for _ in range(EACH // 2)]
+    for round in range(calls // EACH):
+        waiting = []
+        for place, session in enumerate(sessions):
+            what = f"{number}/{place}/{round}"
+            waiting.append((session.connection, *call(session, session.connection, round, what), round, what))
+        for place, connection in enumerate(others):
+            what = f"{number}/new-{place}/{round}"
+            id, token = (1, "t") if round % 2 else ("1", 1)
+            params = {"name": "echo", "arguments": {"what": what, "steps": round % 3}}
+            fields, message = stateless("tools/call", params, id=id, token=token)
+            message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = {"sampling": {}}
+            connection.send("POST", "/mcp", fields, json.dumps(message).encode())
+            waiting.append((connection, id, token, round, what))
+        for one in waiting:
+            check(*one)
+    for session in sessions:
+        assert session.delete() == 204
+    return calls // EACH * EACH
+
+
+def generations():
+    """64 clients of 2025-11-25 and 2026-07-28 with equal ids and tokens share one process of an older server."""
+    with serving("--share", "all", "--process-idle", "2s", program=[*SERVER, "sessions"]) as server:
+        first = server.session()
+        assert first.tool("stray")[0] == 200
+        since = time.monotonic()
+        workers = [Worker(mixed_clients, server.port, number, CALLS // WORKERS) for number in range(WORKERS)]
+        for _ in range(20):
+            for name in "announce", "stray":
+                assert first.tool(name)[0] == 200
+        calls = sum(results(workers, 900))
+        seconds = time.monotonic() - since
+        eventually("nothing is left", lambda: ((held := server.held())["pending_requests"] == 0 and held["sessions"] == 1, held))
+        assert len(children_of(server.pid)) == 1, server.held()
+        first.connection = server.connect()
+        seen = json.loads(text_of(first.tool("counts")[1][-1]))
+        assert seen["repeated_ids"] == 0 and seen["waiting"] == 0, seen
+        assert first.delete() == 204
+        eventually("no process is left", lambda: (not children_of(server.pid), server.held()))
+        for worker in workers:
+            worker.kill()
+    print(f"  {calls} calls of {WORKERS * EACH} clients of two generations on one process, {calls / seconds:.0f} calls a second, nothing crossed")
 
 
 def many_sessions():
