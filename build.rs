@@ -1,5 +1,5 @@
 //! Compresses the files of the pages for browsers into the program, and tells the program its commit. With the feature `web`, the
-//! files include the published ones of xterm.js, which `web/build.sh` has fetched from npm.
+//! files include the published ones of xterm.js and marked, which `web/build.sh` has fetched from npm.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -144,8 +144,11 @@ mod pages {
     /// A file that is there after `web/build.sh` has run.
     const MAIN_FILE: &str = "xterm.mjs";
 
-    /// What a program without the terminal page has in its place.
-    const WITHOUT_TERMINAL: &str = "without_terminal.html";
+    /// What a program without published files has in the place of some files.
+    const REPLACEMENTS: [(&str, &str); 2] = [
+        ("without_marked.js", "marked.js"),
+        ("without_terminal.html", "terminal.html"),
+    ];
 
     /// The files of the terminal page, which need those of xterm.js.
     const TERMINAL: &[&str] = &[
@@ -166,7 +169,7 @@ mod pages {
         let has_terminal = cfg!(feature = "web");
         if has_terminal && !Path::new(PUBLISHED).join(MAIN_FILE).is_file() {
             return Err(format!(
-                "the feature `web` needs {PUBLISHED}/{MAIN_FILE}: run web/build.sh first, which takes xterm.js from npm"
+                "the feature `web` needs {PUBLISHED}/{MAIN_FILE}: run web/build.sh first, which takes xterm.js and marked from npm"
             ));
         }
         let mut files = list(OWN)?;
@@ -176,11 +179,12 @@ mod pages {
                 .any(|end| name.ends_with(end));
             is_page && (has_terminal || !TERMINAL.contains(&name.as_str()))
         });
-        let replacement = files.remove(WITHOUT_TERMINAL);
+        for (name, replaced) in REPLACEMENTS {
+            let replacement = files.remove(name).filter(|_| !has_terminal);
+            files.extend(replacement.map(|path| (replaced.to_owned(), path)));
+        }
         if has_terminal {
             files.extend(list(PUBLISHED)?);
-        } else {
-            files.extend(replacement.map(|path| ("terminal.html".to_owned(), path)));
         }
         let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
         let mut table = String::from("&[\n");

@@ -14,26 +14,27 @@ npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
 
 rm -rf dist.new
 mkdir dist.new
-# $1: the published file. Its source map is not served, so the comment that names it is left out.
+# $1: the published file, $2: another name for it. Its source map is not served, so the comment that names it is left out.
 take() {
-  sed 's,^//# sourceMappingURL=.*$,,' "node_modules/@xterm/$1" >"dist.new/$(basename "$1")"
+  sed 's,^//# sourceMappingURL=.*$,,' "node_modules/$1" >"dist.new/${2:-$(basename "$1")}"
 }
-take xterm/lib/xterm.mjs
-take xterm/css/xterm.css
+take @xterm/xterm/lib/xterm.mjs
+take @xterm/xterm/css/xterm.css
 for addon in fit search serialize unicode11 web-links webgl; do
-  take "addon-$addon/lib/addon-$addon.mjs"
+  take "@xterm/addon-$addon/lib/addon-$addon.mjs"
 done
+take marked/lib/marked.esm.js marked.js
 
 # The notices at the top of each module, and the package's LICENSE. One package has no such file.
 {
-  echo "The terminal page contains these npm packages, all under the MIT license."
-  for package in node_modules/@xterm/*/; do
+  echo "The pages contain these npm packages, all under the MIT license."
+  for package in node_modules/@xterm/*/ node_modules/marked/; do
     name=$(basename "$package")
-    printf '\n%s\n@xterm/%s %s\n\n' "$(printf '=%.0s' {1..78})" "$name" \
+    printf '\n%s\n%s %s\n\n' "$(printf '=%.0s' {1..78})" "$(sed -n 's/^  "name": "\(.*\)",$/\1/p' "$package/package.json")" \
       "$(sed -n 's/^  "version": "\(.*\)",$/\1/p' "$package/package.json")"
-    sed '/^\/\?[ *]/!q' "dist.new/$name.mjs" | grep '^/\?[ *]'
+    sed '/^\/\?[ *]/!q' dist.new/"$name".*js | grep '^/\?[ *]'
     echo
-    if [ -f "$package/LICENSE" ]; then cat "$package/LICENSE"; else echo "The license is that of @xterm/xterm below."; fi
+    if [ -f "$package/LICENSE" ]; then cat "$package/LICENSE"; elif [ -f "$package/LICENSE.md" ]; then cat "$package/LICENSE.md"; else echo "The license is that of @xterm/xterm below."; fi
   done
 } >dist.new/LICENSES.txt
 rm -rf dist

@@ -61,8 +61,9 @@ const servicesTable = new Table($("services-table"), 560, ({ path }) => path, [
     fill: (cell, item) =>
       fillActions(cell, () => {
         if (item.service === "terminal" && may("use")) return pageLink("Open a terminal", item.path);
-        const hasSessions = identity.auth && routeFields(item.path).agent;
-        if (item.service === "agent" && hasSessions && may("watch")) return pageLink("Watch a session", item.path);
+        const hasSessions = item.service === "agent" && routeFields(item.path).agent;
+        if (hasSessions && may("use")) return pageLink("Open the agent", item.path);
+        if (hasSessions && identity.auth && may("watch")) return pageLink("Watch a session", item.path);
         if (item.service === "processes" && may("all"))
           return element(
             "a",

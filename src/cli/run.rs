@@ -22,6 +22,8 @@ use super::{Action, Outcome, fail, logging, print, programs};
 use crate::TlsConfig;
 use crate::demo::Demo;
 use crate::service::Routes;
+use crate::service::agent::AgentProtocol;
+
 use crate::sys::{NonblockingFd, take_descriptor};
 use crate::web::{RoutePage, Site};
 use crate::{Access, Config, Ended, Listen, ListenAddress, Reload, Server, Service, Token, Tokens};
@@ -115,12 +117,7 @@ fn routes(command: &'static Command, settings: &Settings) -> io::Result<Routes> 
         if own.has("no-resume") {
             routes = routes.without_resume();
         }
-        // An agent of one client has no sessions that others could watch.
-        let page = match command.page {
-            RoutePage::Agent if own.agent_per_client => RoutePage::None,
-            page => page,
-        };
-        pages.push((endpoint, page));
+        pages.push((endpoint, route_page(command, own)));
     }
     if command.has_console || pages.iter().any(|(_, page)| *page != RoutePage::None) {
         if command.has_console {
@@ -130,6 +127,22 @@ fn routes(command: &'static Command, settings: &Settings) -> io::Result<Routes> 
         routes = routes.pages(Box::new(site));
     }
     routes.build().map_err(io::Error::other)
+}
+
+/// What a browser sees at the path of a service. The page for agents speaks the Agent Client Protocol with a shared agent.
+fn route_page(command: &Command, own: &Settings) -> RoutePage {
+    let has_sessions = own.agent.protocol == AgentProtocol::Acp && !own.agent_per_client;
+    match command.page {
+        RoutePage::Agent if !has_sessions => RoutePage::None,
+        page => page,
+    }
+}
+
+/// A service, the path where clients reach it, and its page.
+struct Served<'a> {
+    command: &'a Command,
+    path: String,
+    page: RoutePage,
 }
 
 /// Runs the server.
@@ -238,16 +251,20 @@ fn announce(
     addresses: &[ListenAddress],
 ) -> Result<Option<Announcement>, Failure> {
     let services = settings.services(command);
-    let endpoints: Vec<(&Command, String)> = services
+    let endpoints: Vec<Served<'_>> = services
         .iter()
-        .map(|(command, own)| (*command, own.endpoint(command).path().to_owned()))
+        .map(|(command, own)| Served {
+            command,
+            path: own.endpoint(command).path().to_owned(),
+            page: route_page(command, own),
+        })
         .collect();
     let announcement = match (
         &settings.announce.file,
         addresses.first(),
         endpoints.first(),
     ) {
-        (Some(name), Some(address), Some((_, path))) => {
+        (Some(name), Some(address), Some(Served { path, .. })) => {
             let tokens = &settings.server.access.tokens;
             if tokens.only().is_none() && !tokens.is_empty() {
                 log::warn!(
@@ -294,7 +311,7 @@ fn address_lines(
     command: &Command,
     settings: &Settings,
     reached: &[ListenAddress],
-    endpoints: &[(&Command, String)],
+    endpoints: &[Served<'_>],
 ) -> String {
     let mut text = String::new();
     if let Some(fingerprint) = settings.self_signed_fingerprint() {
@@ -304,15 +321,20 @@ fn address_lines(
         );
     }
     for address in reached {
-        for (service, path) in endpoints {
-            let url = url(address, path, service, settings.generated_token());
+        for Served { command, path, .. } in endpoints {
+            let url = url(address, path, command, settings.generated_token());
             let _ = writeln!(text, "outrigger: listening on {url}");
         }
     }
     // Programs that read the lines above expect them first.
     for address in reached.iter().filter(|address| address.tcp().is_some()) {
-        for (service, path) in endpoints {
-            if service.page == RoutePage::Terminal && cfg!(feature = "web") {
+        for Served { path, page, .. } in endpoints {
+            let has_page = match page {
+                RoutePage::Terminal => cfg!(feature = "web"),
+                RoutePage::Agent => true,
+                RoutePage::None | RoutePage::Processes => false,
+            };
+            if has_page {
                 let page = page_url(address, path, settings.generated_token());
                 let _ = writeln!(text, "outrigger: page at {page}");
             }
@@ -320,7 +342,7 @@ fn address_lines(
         // The page at the path of the process API is the console.
         let has_root = endpoints
             .iter()
-            .any(|(service, path)| path == "/" && service.page != RoutePage::Processes);
+            .any(|one| one.path == "/" && one.page != RoutePage::Processes);
         if command.has_console && !has_root {
             let page = page_url(address, "/", settings.generated_token());
             let _ = writeln!(text, "outrigger: console at {page}");

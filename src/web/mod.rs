@@ -1,4 +1,4 @@
-//! The pages for browsers: a terminal, a session of an agent, and the console.
+//! The pages for browsers: a terminal, an agent, and the console.
 //!
 //! The pages and their files, which are part of the program and compressed with gzip, hold nothing secret, so they need no
 //! token. A page gets its token from the fragment of its address or from its user, and presents it with each request that it
@@ -32,7 +32,7 @@ pub(crate) enum RoutePage {
     Terminal,
     /// The console, and a terminal for each process.
     Processes,
-    /// A session of an agent.
+    /// The sessions of an agent.
     Agent,
 }
 
@@ -75,7 +75,7 @@ impl Site {
         match page {
             RoutePage::None => None,
             RoutePage::Terminal => Some("terminal.html"),
-            RoutePage::Agent => Some("session.html"),
+            RoutePage::Agent => Some("agent.html"),
             RoutePage::Processes => match endpoint.below(request.path())? {
                 "" | "/" => Some("console.html"),
                 below if below.ends_with("/attach") => Some("terminal.html"),
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn every_file_is_compressed_and_names_only_files_that_are_there() {
-        for page in ["console.html", "session.html", "terminal.html"] {
+        for page in ["console.html", "agent.html", "terminal.html"] {
             assert!(find_file(page).is_some(), "{page}");
         }
         assert_eq!(find_file("xterm.mjs").is_some(), cfg!(feature = "web"));

@@ -576,6 +576,11 @@ fn the_holder_of_a_link_sees_the_turns_of_one_session() {
     let mut late = watch(&server, "/acp", &session, &token);
     let shown = hear(&mut late);
     assert_eq!(
+        shown["params"]["update"]["content"]["text"], "/permission please",
+        "{shown}"
+    );
+    let shown = hear(&mut late);
+    assert_eq!(
         (&shown["method"], shown.get("id")),
         (&json!("session/request_permission"), None)
     );

@@ -181,7 +181,7 @@ fn pages_and_their_files_need_no_token_and_may_load_nothing_from_elsewhere() {
         ("/acp", html),
         ("/.outrigger/web/common.js", script),
         ("/.outrigger/web/console.js", script),
-        ("/.outrigger/web/session.js", script),
+        ("/.outrigger/web/agent.js", script),
         ("/.outrigger/web/common.css", "text/css; charset=utf-8"),
     ] {
         let mut answer = server.send(&format!("GET {path}"), BROWSER);
@@ -691,7 +691,9 @@ fn addresses_of_pages_are_printed_with_the_token_behind_a_number_sign() {
             },
         ),
         (&["echo"], "", &[]),
-        (&["agent"], "", &[]),
+        (&["agent"], "/acp", &["page"]),
+        (&["agent", "--mode", "per-client"], "", &[]),
+        (&["agent", "--protocol", "jsonrpc"], "", &[]),
     ] {
         let program: &[&str] = match command[0] {
             "terminal" | "agent" => &["--", "cat"],

@@ -3,7 +3,7 @@
 # the SDK of the Agent Client Protocol, packaging/acp-conformance and an MCP server on either side of `outrigger agent` and behind `outrigger connect`, hosts of
 # MCP servers in front of it, clients of MCP over Streamable HTTP and the MCP conformance suite, language servers, a debug adapter and websocketd's example programs behind `outrigger pipe`,
 # the SDKs of kernel-images in front of `outrigger processes`, a client that behaves as Claude Code's in front of `outrigger app`,
-# examples/terminal with xterm.js, xterm.js's AttachAddon, ttyd's page and clients of ttyd, the terminal page, the console and the session page,
+# examples/terminal with xterm.js, xterm.js's AttachAddon, ttyd's page and clients of ttyd, the terminal page, the console and the page of an agent,
 # full-screen programs in tmux through examples/attach.py and `outrigger attach`, examples/resume.py and resume.ts behind a
 # proxy that cuts, and many of these over TLS, with sslyze.
 # Installs npm and Python packages below target/interop. Chromium, nginx, HAProxy, tmux, vim, less, top, htop and websocketd must
@@ -56,6 +56,7 @@ run_web() {
   export NODE_PATH=$tools/node_modules
   node tests/interop/web_terminal.js
   node tests/interop/web_console.js
+  node tests/interop/web_agent.js
 }
 run_examples() {
   venv

@@ -367,10 +367,11 @@ async function sessions(context, page) {
   await row.getByRole("cell", { name: "1", exact: true }).waitFor(WAIT);
 
   await send("session/prompt");
-  const transcript = watcher.locator("#transcript");
+  const transcript = watcher.locator("#scroll .transcript");
   await transcript.getByText("hello", { exact: true }).waitFor(WAIT);
   await transcript.getByText("This is prompt 1 of this session").waitFor(WAIT);
-  await transcript.getByText("the turn has ended").waitFor(WAIT);
+  const idle = () => watcher.waitForFunction(() => !document.title.startsWith("…"), null, WAIT);
+  await idle();
   await page.getByRole("button", { name: "session/prompt", exact: true }).click();
   await page.fill("#try-text", (await page.inputValue("#try-text")).replace("hello", "/permission"));
   await page.press("#try-text", "Enter");
@@ -385,26 +386,25 @@ async function sessions(context, page) {
   await page.press("#try-text", "Enter");
   await transcript.getByText("answered: Do it").waitFor(WAIT);
   await transcript.getByText("You allowed it, and nothing was done.").waitFor(WAIT);
+  await idle();
 
-  // A reload watches on. It shows nothing of before.
+  // A reload shows what was before, and watches on.
   await watcher.reload();
-  await watcher.getByText("Nothing has happened since this page was opened.").waitFor(WAIT);
+  await transcript.getByText("This is prompt 1 of this session").waitFor(WAIT);
   await send("session/prompt");
   await transcript.getByText("This is prompt 3 of this session").waitFor(WAIT);
-  await transcript.getByText("the turn has ended").waitFor(WAIT);
   await checkAccess(watcher, "session");
   await watcher.setViewportSize({ width: 360, height: 740 });
   await fits(watcher);
   assert.deepEqual(errors, []);
   await watcher.close();
 
-  // Without a session, the page asks for one.
+  // Without a session, the page lists them.
   const [empty] = await Promise.all([
     context.waitForEvent("page"),
-    page.getByRole("link", { name: "Watch a session" }).click(),
+    page.getByRole("link", { name: "Open the agent" }).click(),
   ]);
-  await empty.fill("#ask-id", id);
-  await empty.press("#ask-id", "Enter");
+  await empty.locator(`#sessions button[data-id="${id}"]`).click(WAIT);
   await empty.getByText("watching", { exact: true }).waitFor(WAIT);
   await empty.close();
 
@@ -419,12 +419,12 @@ async function sessions(context, page) {
   await guest.getByText("watching", { exact: true }).waitFor(WAIT);
   assert.doesNotMatch(guest.url(), /token/);
   await page.click("#try-connect");
-  await guest.getByText("the session's client has left").waitFor(WAIT);
+  await guest.getByText("The session's client has left.").waitFor(WAIT);
   const link = page.locator("#links-table tbody tr").filter({ hasText: id });
   await link.getByRole("cell", { name: "1", exact: true }).waitFor(WAIT);
   await link.getByRole("button", { name: /^Revoke/ }).click();
   await page.getByRole("button", { name: "Revoke", exact: true }).last().click();
-  await guest.getByText("disconnected: the link was revoked").waitFor(WAIT);
+  await guest.getByText("Disconnected: the link was revoked.").waitFor(WAIT);
   await stranger.close();
   console.log("  the session page ok");
   return id;
@@ -444,7 +444,7 @@ async function tokens(browser, origin, token, id) {
     if (where === "/") await checkAccess(page, "token");
     await page.fill("dialog.token input", token);
     await page.press("dialog.token input", "Enter");
-    await page.getByText(where.startsWith("/acp") ? "watching" : "default, scope all", { exact: true }).waitFor(WAIT);
+    await page.getByText(where.startsWith("/acp") ? "connected" : "default, scope all", { exact: true }).waitFor(WAIT);
     assert.deepEqual(errors, []);
     await context.close();
   }
@@ -521,8 +521,8 @@ async function scopes(browser) {
     metrics: ["overview", "services", "clients", "agents"],
   };
   const open = {
-    all: ["Open a terminal", "Watch a session"],
-    use: ["Open a terminal", "Watch a session"],
+    all: ["Open a terminal", "Open the agent"],
+    use: ["Open a terminal", "Open the agent"],
     watch: ["Watch a session"],
     metrics: [],
   };

@@ -48,6 +48,9 @@ pub(super) fn status(
             })
         })
         .collect();
+    // Agents start in the server's directory, which is where a new session probably works.
+    let directory = std::env::current_dir().ok();
+    let directory = directory.map(|path| path.display().to_string());
     let status = serde_json::json!({
         "sessions": router.figures().sessions,
         "ended_sessions": router.figures().ended_sessions,
@@ -58,6 +61,7 @@ pub(super) fn status(
             "restarts": restarts(processes, ended_restarts),
             "processes": list,
             "session_list": sessions,
+            "directory": directory,
             "waiting": router.figures().client_requests,
             "asked": router.figures().agent_requests,
             "calls": {

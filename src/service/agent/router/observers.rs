@@ -136,7 +136,10 @@ impl Sessions {
             }
         }
         let policy = bound.history.policy(envelope);
-        let is_cut = bound.history.is_cut();
+        let cut = match policy {
+            HistoryPolicy::Full => history_cut(bound),
+            _ => "",
+        };
         let key = key.clone();
         if let Some(state) = exchange.clients.get_mut(client)
             && let Some(own_id) = own_id(envelope)
@@ -161,10 +164,6 @@ impl Sessions {
                 r#""history":[{}],"#,
                 exchange.pending_history(&key).join(",")
             ),
-        };
-        let cut = match policy {
-            HistoryPolicy::Full if is_cut => r#","_meta":{"outrigger":{"historyCut":true}}"#,
-            _ => "",
         };
         let result = format!(
             r#"{{"sessionId":{},"role":"observer","clientId":{own},"historyPolicy":"{}",{history}"connectedClients":[{}]{cut}}}"#,
@@ -370,6 +369,15 @@ impl Session {
     }
 }
 
+/// The member that says that earlier updates are no longer kept, if they are not.
+fn history_cut(session: &Session) -> &'static str {
+    if session.history.is_cut() {
+        r#","_meta":{"outrigger":{"historyCut":true}}"#
+    } else {
+        ""
+    }
+}
+
 /// A client's request to observe a session, or to stop.
 struct Observation {
     session: SessionKey,
@@ -487,9 +495,10 @@ impl Router {
             Some(state.describe(client, Some("controller")))
         });
         let watching = format!(
-            r#"{{"jsonrpc":"2.0","method":"{WATCHING}","params":{{"sessionId":{},"connectedClients":[{}]}}}}"#,
+            r#"{{"jsonrpc":"2.0","method":"{WATCHING}","params":{{"sessionId":{},"connectedClients":[{}]{}}}}}"#,
             quote(&key),
-            controller.unwrap_or_default()
+            controller.unwrap_or_default(),
+            history_cut(bound)
         );
         self.exchange
             .clients
@@ -498,6 +507,8 @@ impl Router {
             bound.observers.push(client);
         }
         output.to_client(client, &[&watching]);
+        self.sessions
+            .replay(&key, HistoryPolicy::Full, client, output);
         self.sessions
             .send_pending(&mut self.exchange, client, &key, output);
         Ok(())

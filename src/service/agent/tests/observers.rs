@@ -170,7 +170,7 @@ fn who_may_attach_to_a_session_in_each_state() {
     for (state, permitted) in [
         ("live", [true, true, true, false, true, false, false]),
         ("detached", [true, true, true, false, true, false, false]),
-        ("gone", [true, true, true, false, true, false, false]),
+        ("gone", [true, true, true, true, true, false, false]),
         ("gone, grace over", [false; 7]),
         ("closed", [false; 7]),
         ("lost", [false; 7]),
@@ -514,6 +514,14 @@ fn a_late_observer_gets_the_history_that_it_asks_for() {
     let result = ask(&mut sim, after("gone"));
     assert_eq!(result["historyPolicy"], "full");
     assert_eq!(replayed(&sim, 2), all);
+    // A viewer gets the same after the notification that it watches.
+    let viewer = client(3);
+    let joined = sim
+        .router
+        .handle_viewer(viewer, named("ada"), None, "s", &mut sim.output);
+    assert_eq!(joined, Ok(()));
+    assert_eq!(received(&sim, 3)[0]["method"], "_outrigger/watching");
+    assert_eq!(replayed(&sim, 3), all);
 }
 
 /// An update of the session with 100 digits.

@@ -354,7 +354,7 @@ impl<'a> Access<'a> {
     }
 
     /// Whether a client may observe a session: with the session's watch token or resume token, as the same person, or as the
-    /// same principal with a token that permits only observing.
+    /// same principal with a token that permits only observing. If the session has no client, the same principal could also load it.
     pub(crate) fn may_observe(
         self,
         client: ClientId,
@@ -368,7 +368,8 @@ impl<'a> Access<'a> {
             .get(client)
             .map(|state| &state.principal);
         let is_same = principal.is_some_and(|principal| {
-            let is_one = principal.is_person() || output.has_watch_scope(client);
+            let may_load = matches!(session.state, SessionState::Gone(_));
+            let is_one = principal.is_person() || output.has_watch_scope(client) || may_load;
             is_one && session.principal.is_same(principal)
         });
         let watch_token = envelope.outrigger_text("watchToken");

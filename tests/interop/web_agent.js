@@ -1,0 +1,383 @@
+// The page of an agent in headless Chromium, in front of a scripted agent that uses every kind of update.
+//
+// env: OUTRIGGER; PICTURES, a directory for screenshots
+const assert = require("node:assert/strict");
+const { spawn } = require("node:child_process");
+const { once } = require("node:events");
+const fs = require("node:fs");
+const net = require("node:net");
+const os = require("node:os");
+const path = require("node:path");
+const { chromium } = require("playwright-core");
+const { tls, trust } = require("./server.js");
+
+const ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync", "--disable-background-networking", "--disable-component-update"];
+const AXE = require.resolve("axe-core/axe.min.js");
+const AGENT = path.join(__dirname, "web_agent_agent.mjs");
+const WAIT = { timeout: 30_000 };
+const PHONE = { width: 390, height: 780 };
+
+/** Starts `outrigger agent` in a new directory. */
+async function start({ args = [], env = {} } = {}) {
+  const directory = fs.mkdtempSync(path.join(os.tmpdir(), "outrigger-agent-"));
+  const all = ["agent", "--listen", "127.0.0.1:0", "--log", "warn", "--drain-timeout", "1s", ...args, ...tls, "--", process.execPath, AGENT];
+  const child = spawn(process.env.OUTRIGGER, all, { stdio: ["ignore", "pipe", "inherit"], cwd: directory, env: { ...process.env, ...env } });
+  const exited = once(child, "exit");
+  const kill = () => child.kill("SIGKILL");
+  process.on("exit", kill);
+  let told = "";
+  child.stdout.on("data", (data) => { told += data; });
+  while (!/page at \S+\n/.test(told)) await once(child.stdout, "data");
+  return {
+    page: told.match(/page at (\S+)/)[1],
+    file: (name) => path.join(directory, name),
+    async stop() {
+      child.kill("SIGTERM");
+      const [code] = await exited;
+      process.off("exit", kill);
+      fs.rmSync(directory, { recursive: true });
+      assert.equal(code, 0);
+    },
+  };
+}
+
+/** A TCP proxy in front of a page, whose connections can be cut. */
+async function proxy(page) {
+  const target = new URL(page);
+  const open = new Set();
+  const server = net.createServer((socket) => {
+    const other = net.connect(Number(target.port), target.hostname);
+    for (const [from, to] of [[socket, other], [other, socket]]) {
+      open.add(from);
+      from.on("error", () => {});
+      from.on("close", () => { open.delete(from); to.destroy(); });
+      from.pipe(to);
+    }
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const url = new URL(page);
+  url.port = server.address().port;
+  return { page: url.href, cut: () => { for (const socket of open) socket.destroy(); }, close: () => { for (const socket of open) socket.destroy(); server.close(); } };
+}
+
+function errorsOf(page) {
+  const errors = [];
+  page.on("pageerror", (error) => errors.push(error.message));
+  page.on("console", (message) => {
+    // A connection that is cut is an error for the browser.
+    if (message.type() === "error" && !/WebSocket connection|ERR_CONNECTION|ERR_INTERNET|Failed to load resource/.test(message.text())) errors.push(message.text());
+  });
+  return errors;
+}
+
+async function picture(page, name) {
+  if (process.env.PICTURES) await page.screenshot({ path: path.join(process.env.PICTURES, `agent-${name}.png`) });
+}
+
+/** All findings of axe-core, in light and in dark. */
+async function checkAccess(page, what) {
+  await page.addScriptTag({ path: AXE });
+  for (const colorScheme of ["light", "dark"]) {
+    await page.emulateMedia({ colorScheme, reducedMotion: "reduce" });
+    const found = await page.evaluate(async () => {
+      const { violations } = await globalThis.axe.run(document, { resultTypes: ["violations"] });
+      return violations.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map(({ html, failureSummary }) => `${html} ${failureSummary}`).join("; ")}`);
+    });
+    assert.deepEqual(found, [], `${what}, ${colorScheme}`);
+    await picture(page, `${what}-${colorScheme}`);
+  }
+  await page.emulateMedia({ colorScheme: "light" });
+}
+
+const fits = (page) => page.waitForFunction(() => document.documentElement.scrollWidth <= innerWidth, null, WAIT);
+const transcript = (page) => page.locator("#scroll .transcript");
+const state = (page, text) => page.locator("#connection").getByText(text, { exact: true }).waitFor(WAIT);
+
+async function begin(page, url) {
+  await page.goto(url);
+  await page.getByRole("button", { name: "New session" }).click(WAIT);
+  await page.getByRole("button", { name: "Begin" }).click(WAIT);
+  await page.locator("#prompt").waitFor(WAIT);
+}
+
+async function ask(page, text) {
+  await page.fill("#prompt", text, WAIT);
+  await page.press("#prompt", "Escape");
+  await page.press("#prompt", "Enter");
+}
+
+/** Every kind of update is shown, nothing of it runs, and no text is lost. */
+async function everything(browser) {
+  const server = await start();
+  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, bypassCSP: true });
+  const page = await context.newPage();
+  const errors = errorsOf(page);
+  await begin(page, server.page);
+  assert.doesNotMatch(page.url(), /token/, "the token does not stay in the address");
+  await page.locator("#empty").getByText("Ask the agent").waitFor(WAIT);
+  // The command is completed by keyboard.
+  await page.keyboard.type("/every");
+  await page.getByRole("option", { name: /everything/ }).waitFor(WAIT);
+  await page.keyboard.press("Tab");
+  assert.equal(await page.inputValue("#prompt"), "/everything ");
+  await page.keyboard.press("Enter");
+  const shown = transcript(page);
+  await shown.getByText("1 test failed").waitFor(WAIT);
+  await state(page, "connected");
+  for (const tag of ["h3", "ol > li > ul > li", "th", "blockquote", ".task", ".code pre", "img.picture", ".diff .plus", ".diff .minus", ".diff .skipped"])
+    await shown.locator(tag).first().waitFor({ ...WAIT, state: "attached" });
+  assert.equal(await shown.locator(".diff .plus").count(), 2);
+  assert.equal(await shown.locator(".diff .minus").count(), 2);
+  assert.match(await shown.textContent(), /and this follows the fence/, "what follows a closing fence is there");
+  assert.match(await shown.textContent(), /<b>bold<\/b>/, "HTML is text");
+  assert.equal(await page.evaluate(() => globalThis.hacked), undefined);
+  assert.equal(await shown.locator("a[href^=javascript], script, [onerror]").count(), 0);
+  assert.equal(await shown.getByRole("link", { name: "the manual" }).getAttribute("href"), "https://example.com/manual");
+  assert.equal(await page.locator("#title").textContent(), "A look at greeting.txt");
+  assert.equal(await page.getByLabel("Mode", { exact: true }).inputValue(), "code");
+  await page.getByLabel("Model").selectOption("large");
+  await page.getByText("25 % of the agent's context is used").waitFor(WAIT);
+  await checkAccess(page, "desktop");
+  const before = await shown.textContent();
+  // A reload shows the same.
+  await page.reload();
+  await shown.getByText("1 test failed").waitFor(WAIT);
+  await state(page, "connected");
+  await page.waitForFunction((before) => document.querySelector(".transcript").textContent === before, before, WAIT);
+  assert.equal(await page.getByLabel("Model").inputValue(), "large");
+  await page.setViewportSize(PHONE);
+  await fits(page);
+  await checkAccess(page, "phone");
+  await page.getByRole("button", { name: "Sessions" }).click();
+  await checkAccess(page, "phone-list");
+  assert.deepEqual(errors, []);
+  await context.close();
+  await server.stop();
+  console.log("  every kind of update, and a reload ok");
+}
+
+/** A file is changed and approved on a phone, the page reloads in between, prompts wait for a turn, and a turn is stopped. */
+async function work(browser) {
+  const server = await start();
+  const context = await browser.newContext({ viewport: PHONE, hasTouch: true, isMobile: true, bypassCSP: true });
+  const page = await context.newPage();
+  const errors = errorsOf(page);
+  await begin(page, server.page);
+  const send = async (text) => {
+    await page.fill("#prompt", text);
+    await page.locator("#send").tap();
+  };
+  await send("/change Good morning");
+  const allow = page.getByRole("button", { name: "Allow" });
+  await allow.waitFor(WAIT);
+  await state(page, "your answer is needed");
+  assert.match(await page.title(), /^\(!\) /);
+  await checkAccess(page, "phone-permission");
+  await page.reload();
+  await allow.tap(WAIT);
+  await transcript(page).getByText("The file is changed.").waitFor(WAIT);
+  assert.equal(fs.readFileSync(server.file("greeting.txt"), "utf8"), "Good morning\n");
+  await state(page, "connected");
+  assert.doesNotMatch(await page.title(), /^\(!\)/);
+
+  await send("/slow");
+  await transcript(page).getByText("1 2 3 4 5").waitFor(WAIT);
+  await send("hello after it");
+  await page.getByText("Next: hello after it").waitFor(WAIT);
+  await picture(page, "phone-queue");
+  await page.getByRole("button", { name: "Stop" }).tap();
+  await transcript(page).getByText("Stopped.").waitFor(WAIT);
+  assert.equal(await page.inputValue("#prompt"), "hello after it", "what waited comes back");
+  await page.locator("#send").tap();
+  await transcript(page).getByText("You sent text: hello after it").waitFor(WAIT);
+  await send("/change Again");
+  await allow.waitFor(WAIT);
+  await send("this waits for the turn");
+  await page.getByText("Next: this waits for the turn").waitFor(WAIT);
+  await page.getByRole("button", { name: "Reject" }).tap();
+  await transcript(page).getByText("You sent text: this waits for the turn").waitFor(WAIT);
+  await fits(page);
+  assert.deepEqual(errors, []);
+  await context.close();
+  await server.stop();
+  console.log("  a permission on a phone, a queue and Stop ok");
+}
+
+/** Pictures, files and resources in a prompt. */
+async function files(browser) {
+  const server = await start();
+  const page = await browser.newPage();
+  const errors = errorsOf(page);
+  await begin(page, server.page);
+  await page.locator("#picker").setInputFiles([
+    { name: "red.png", mimeType: "image/png", buffer: Buffer.from("iVBORw0KGgo=", "base64") },
+    { name: "notes.txt", mimeType: "text/plain", buffer: Buffer.from("one\ntwo\n") },
+    { name: "movie.bin", mimeType: "video/mp4", buffer: Buffer.from([0xff, 0xfe, 0x00]) },
+  ]);
+  await page.getByText("The agent does not accept files such as movie.bin.").waitFor(WAIT);
+  await page.locator("#files li").nth(1).waitFor(WAIT);
+  await page.evaluate(() => {
+    const data = new DataTransfer();
+    data.items.add(new File(["dropped"], "dropped.txt", { type: "text/plain" }));
+    document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+  });
+  await page.locator("#files li").nth(2).waitFor(WAIT);
+  await ask(page, "Look at @src/main.rs, please");
+  await transcript(page).getByText("You sent text, resource_link main.rs, image image/png, resource, resource: Look at @src/main.rs, please").waitFor(WAIT);
+  assert.equal(await page.locator("#files li").count(), 0);
+  // Paths that tool calls have named are offered after `@`.
+  await ask(page, "/everything");
+  await transcript(page).getByText("1 test failed").waitFor(WAIT);
+  await state(page, "connected");
+  await page.locator("#prompt").pressSequentially("see @greet");
+  await page.getByRole("option", { name: /greeting.txt$/ }).waitFor(WAIT);
+  assert.deepEqual(errors, []);
+  await page.close();
+  await server.stop();
+  console.log("  pictures, files and resources ok");
+}
+
+/** Cuts in the middle of a turn lose no word and repeat none. A server that forgets the conversation gets its session opened again. */
+async function cuts(browser) {
+  const server = await start();
+  const between = await proxy(server.page);
+  const page = await browser.newPage();
+  const errors = errorsOf(page);
+  await begin(page, between.page);
+  const COUNT = 20_000;
+  await ask(page, `/flood ${COUNT}`);
+  for (const after of [50, 1000, 3000, 9000]) {
+    await page.waitForFunction((word) => document.querySelector(".transcript").textContent.includes(word), `word${after} `, WAIT);
+    between.cut();
+  }
+  await transcript(page).getByText("end of the flood").waitFor(WAIT);
+  await state(page, "connected");
+  const words = (await transcript(page).textContent()).match(/word\d+/g);
+  assert.equal(words.length, COUNT);
+  words.forEach((word, at) => assert.equal(word, `word${at + 1}`));
+  assert.deepEqual(errors, []);
+  await page.close();
+  between.close();
+  await server.stop();
+  console.log(`  ${COUNT} words through 4 cuts ok`);
+}
+
+/** A link shows the session with its history, and nothing else. */
+async function links(browser) {
+  const server = await start();
+  const context = await browser.newContext({ bypassCSP: true });
+  await context.grantPermissions(["clipboard-read", "clipboard-write"]);
+  const page = await context.newPage();
+  await begin(page, server.page);
+  await ask(page, "/change By link");
+  await page.getByRole("button", { name: "Allow" }).waitFor(WAIT);
+  await page.getByRole("button", { name: "Share" }).click();
+  await page.getByText("The link is in your clipboard.").waitFor(WAIT);
+  const url = await page.inputValue("dialog .address");
+  await page.getByRole("button", { name: "Done" }).click();
+  const stranger = await browser.newContext({ bypassCSP: true, viewport: PHONE });
+  const guest = await stranger.newPage();
+  const errors = errorsOf(guest);
+  await guest.goto(url);
+  await state(guest, "watching");
+  await transcript(guest).getByText("/change By link").waitFor(WAIT);
+  await transcript(guest).getByText("waiting for an answer").waitFor(WAIT);
+  assert.equal(await guest.getByRole("button", { name: "Allow" }).count(), 0);
+  assert.equal(await guest.locator("#prompt:visible, #new:visible, #take-over:visible").count(), 0);
+  await checkAccess(guest, "link");
+  await page.getByRole("button", { name: "Allow" }).click();
+  await transcript(guest).getByText("The file is changed.").waitFor(WAIT);
+  await guest.reload();
+  await transcript(guest).getByText("The file is changed.").waitFor(WAIT);
+  await transcript(guest).getByText("/change By link").waitFor(WAIT);
+  assert.deepEqual(errors, []);
+  await stranger.close();
+  await context.close();
+  await server.stop();
+  console.log("  a link ok");
+}
+
+/** The same person on two devices: one watches and may answer, and then takes over. */
+async function persons(browser) {
+  const folder = fs.mkdtempSync(path.join(os.tmpdir(), "outrigger-tokens-"));
+  const tokens = path.join(folder, "tokens");
+  fs.writeFileSync(tokens, "ada all ada-0123456789abcdef\n", { mode: 0o600 });
+  const server = await start({ args: ["--token-file", tokens, "--approvals", "any"] });
+  const url = `${server.page}#token=ada-0123456789abcdef`;
+  const [one, two] = await Promise.all([browser.newContext(), browser.newContext({ viewport: PHONE })]);
+  const [laptop, phone] = [await one.newPage(), await two.newPage()];
+  const errors = [errorsOf(laptop), errorsOf(phone)];
+  await begin(laptop, url);
+  await ask(laptop, "/change From the phone");
+  await laptop.getByRole("button", { name: "Allow" }).waitFor(WAIT);
+  const id = decodeURIComponent(laptop.url().match(/session=([^&]+)/)[1]);
+  await phone.goto(`${url}&session=${encodeURIComponent(id)}`);
+  await state(phone, "watching");
+  await transcript(phone).getByText("/change From the phone").waitFor(WAIT);
+  await phone.getByRole("button", { name: "Allow" }).click(WAIT);
+  await transcript(laptop).getByText(/answered: Allow, by outrigger-page/).waitFor(WAIT);
+  await transcript(phone).getByText("The file is changed.").waitFor(WAIT);
+  assert.equal(fs.readFileSync(server.file("greeting.txt"), "utf8"), "From the phone\n");
+  await phone.getByRole("button", { name: "Take over" }).click();
+  await phone.locator("#prompt").waitFor(WAIT);
+  await state(laptop, "watching");
+  await ask(phone, "now the phone works");
+  await transcript(laptop).getByText("You sent text: now the phone works").waitFor(WAIT);
+  await laptop.getByRole("button", { name: "Take over" }).click();
+  await ask(laptop, "and the laptop again");
+  await transcript(phone).getByText("You sent text: and the laptop again").waitFor(WAIT);
+  assert.deepEqual(errors, [[], []]);
+  await one.close();
+  // The laptop is closed: the phone can work in the session as soon as it is opened.
+  await phone.reload();
+  await transcript(phone).getByText("You sent text: and the laptop again").waitFor(WAIT);
+  await phone.locator("#prompt").waitFor(WAIT);
+  await two.close();
+  await server.stop();
+  fs.rmSync(folder, { recursive: true });
+  console.log("  two devices of a person ok");
+}
+
+/** Where the server keeps too little, an agent that can load a session sends older messages again. */
+async function loads(browser) {
+  const server = await start({ args: ["--history", "1KiB"], env: { LOAD: "1" } });
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  const errors = errorsOf(page);
+  await begin(page, server.page);
+  await ask(page, "the first prompt");
+  await transcript(page).getByText("You sent text: the first prompt").waitFor(WAIT);
+  await ask(page, "/everything");
+  await transcript(page).getByText("1 test failed").waitFor(WAIT);
+  await page.reload();
+  await transcript(page).getByText("You sent text: the first prompt").waitFor(WAIT);
+  assert.equal(await transcript(page).getByText("You sent text: the first prompt").count(), 1);
+  await state(page, "connected");
+  // The list has the titles of the agent, and opens a session.
+  await page.getByRole("button", { name: "New session" }).click();
+  await page.getByRole("button", { name: "Begin" }).click();
+  await page.locator("#empty").getByText("Ask the agent").waitFor(WAIT);
+  await ask(page, "in the second session");
+  await transcript(page).getByText("You sent text: in the second session").waitFor(WAIT);
+  await page.locator("#sessions button").filter({ hasText: "A look at greeting.txt" }).click();
+  await transcript(page).getByText("1 test failed").waitFor(WAIT);
+  assert.deepEqual(errors, []);
+  await context.close();
+  await server.stop();
+  console.log("  older messages from the agent, and a list of sessions ok");
+}
+
+async function main() {
+  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: [...ARGS, ...trust] });
+  const parts = { everything, work, files, cuts, links, persons, loads };
+  try {
+    for (const [name, part] of Object.entries(parts)) if (!process.env.ONLY || process.env.ONLY.split(",").includes(name)) await part(browser);
+  } finally {
+    await browser.close();
+  }
+}
+main().catch((error) => {
+  console.error(error);
+  process.exit(1);
+});

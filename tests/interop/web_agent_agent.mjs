@@ -1,0 +1,204 @@
+// An agent of the Agent Client Protocol, version 1, that follows a script and uses every kind of update. For tests of the page.
+//
+// env: LOAD=1  it keeps the histories of its sessions, and can load and list them
+import fs from "node:fs";
+import path from "node:path";
+import readline from "node:readline";
+
+const canLoad = process.env.LOAD === "1";
+const sessions = new Map();
+const asked = new Map();
+let asks = 0;
+
+const send = (message) => process.stdout.write(`${JSON.stringify({ jsonrpc: "2.0", ...message })}\n`);
+const ask = (method, params) =>
+  new Promise((resolve) => {
+    const id = `ask-${++asks}`;
+    asked.set(id, resolve);
+    send({ id, method, params });
+  });
+const tick = (ms = 5) => new Promise((resolve) => setTimeout(resolve, ms));
+// A red square of 8 by 8 pixels.
+const PICTURE =
+  "iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEUlEQVR4nGP4z8CAFWEXHbQSACj/P8Fu7N9hAAAAAElFTkSuQmCC";
+
+const MARKDOWN = `# What I found
+
+The file \`greeting.txt\` is **short**. See [the manual](https://example.com/manual) or [this](javascript:alert(1)).
+
+1. first
+2. second
+   - nested \`code\`
+
+- [x] done
+- [ ] open
+
+| name | lines |
+|:-----|------:|
+| greeting.txt | 3 |
+| <b>bold</b> | 1 |
+
+> A quotation
+
+<img src=x onerror="globalThis.hacked = 1"> <script>globalThis.hacked = 1</script>
+
+\`\`\`sh
+echo "$HOME"
+\`\`\``;
+
+class Session {
+  history = [];
+  mode = "ask";
+  model = "small";
+  constructor(id, cwd) {
+    Object.assign(this, { id, cwd });
+  }
+
+  update(update) {
+    this.history.push(update);
+    send({ method: "session/update", params: { sessionId: this.id, update } });
+  }
+
+  text(text, kind = "agent_message_chunk") {
+    this.update({ sessionUpdate: kind, content: { type: "text", text } });
+  }
+
+  offers() {
+    return {
+      modes: { currentModeId: this.mode, availableModes: [{ id: "ask", name: "Ask first" }, { id: "code", name: "Write code" }] },
+      models: { currentModelId: this.model, availableModels: [{ modelId: "small", name: "Small" }, { modelId: "large", name: "Large" }] },
+    };
+  }
+
+  commands() {
+    const availableCommands = [
+      { name: "everything", description: "Use every kind of update" },
+      { name: "change", description: "Change greeting.txt", input: { hint: "the new text" } },
+      { name: "slow", description: "Count until it is stopped" },
+    ];
+    this.update({ sessionUpdate: "available_commands_update", availableCommands });
+  }
+
+  async prompt(blocks) {
+    this.stopped = false;
+    for (const content of blocks) this.history.push({ sessionUpdate: "user_message_chunk", content });
+    const text = blocks.find(({ type }) => type === "text")?.text ?? "";
+    if (text.startsWith("/everything")) await this.everything();
+    else if (text.startsWith("/change")) await this.change(text.slice(8) || "Hello, world!");
+    else if (text.startsWith("/slow")) await this.slow();
+    else if (text.startsWith("/flood")) await this.flood(Number(text.slice(7)) || 1000);
+    else this.text(`You sent ${blocks.map(({ type, name, mimeType }) => [type, name ?? mimeType].filter(Boolean).join(" ")).join(", ")}: ${text}`);
+    return { stopReason: this.stopped ? "cancelled" : "end_turn" };
+  }
+
+  async everything() {
+    this.text("I have to look at the file first. ", "agent_thought_chunk");
+    this.text("Then I can say more.", "agent_thought_chunk");
+    const entries = ["Read the file", "Change it", "Test it"].map((content, at) => ({ content, priority: at ? "medium" : "high", status: "pending" }));
+    this.update({ sessionUpdate: "plan", entries });
+    entries[0].status = "completed";
+    entries[1].status = "in_progress";
+    this.update({ sessionUpdate: "plan", entries });
+    for (const part of MARKDOWN.match(/[\s\S]{1,40}/g)) {
+      this.text(part);
+      await tick(1);
+    }
+    // The closing fence has no line feed before the next chunk.
+    this.text(" and this follows the fence");
+    const file = path.join(this.cwd, "greeting.txt");
+    this.update({ sessionUpdate: "tool_call", toolCallId: "read", title: "Read greeting.txt", kind: "read", status: "in_progress", locations: [{ path: file, line: 2 }], rawInput: { path: file } });
+    await tick();
+    this.update({ sessionUpdate: "tool_call_update", toolCallId: "read", status: "completed", rawOutput: { bytes: 17 }, content: [{ type: "content", content: { type: "text", text: "one\ntwo\nthree" } }, { type: "content", content: { type: "image", mimeType: "image/png", data: PICTURE } }] });
+    const before = Array.from({ length: 40 }, (_, at) => `line ${at + 1}`);
+    const after = before.flatMap((line, at) => (at === 4 ? ["line five", "line five and a half"] : at === 30 ? [] : [line]));
+    this.update({ sessionUpdate: "tool_call", toolCallId: "edit", title: "Edit notes.txt", kind: "edit", status: "completed", content: [{ type: "diff", path: path.join(this.cwd, "notes.txt"), oldText: before.join("\n"), newText: after.join("\n") }] });
+    this.update({ sessionUpdate: "tool_call", toolCallId: "test", title: "Run the tests", kind: "execute", status: "failed", content: [{ type: "content", content: { type: "text", text: "```\n1 test failed\n```" } }] });
+    this.update({ sessionUpdate: "agent_message_chunk", content: { type: "resource_link", name: "the log", uri: "https://example.com/log" } });
+    this.update({ sessionUpdate: "current_mode_update", currentModeId: "code" });
+    this.update({ sessionUpdate: "session_info_update", title: "A look at greeting.txt" });
+    this.update({ sessionUpdate: "usage_update", used: 50, size: 200 });
+    this.update({ sessionUpdate: "a_kind_of_tomorrow", text: "x" });
+  }
+
+  async change(text) {
+    const file = path.join(this.cwd, "greeting.txt");
+    const oldText = fs.existsSync(file) ? fs.readFileSync(file, "utf8") : null;
+    const toolCall = { toolCallId: `change-${this.history.length}`, title: "Write greeting.txt", kind: "edit", status: "pending", locations: [{ path: file }], content: [{ type: "diff", path: file, oldText, newText: `${text}\n` }] };
+    this.update({ sessionUpdate: "tool_call", ...toolCall });
+    const options = [
+      { optionId: "yes", name: "Allow", kind: "allow_once" },
+      { optionId: "no", name: "Reject", kind: "reject_once" },
+    ];
+    const { outcome } = await ask("session/request_permission", { sessionId: this.id, toolCall, options });
+    const allowed = outcome?.optionId === "yes";
+    if (allowed) fs.writeFileSync(file, `${text}\n`);
+    this.update({ sessionUpdate: "tool_call_update", toolCallId: toolCall.toolCallId, status: allowed ? "completed" : "failed" });
+    this.text(allowed ? "The file is changed." : "The file stays as it is.");
+  }
+
+  async slow() {
+    for (let count = 1; !this.stopped && count < 10_000; count++) {
+      this.text(`${count} `);
+      await tick(20);
+    }
+  }
+
+  async flood(count) {
+    for (let at = 1; at <= count; at++) {
+      this.text(`word${at} `);
+      if (at % 50 === 0) await tick(0);
+    }
+    this.text("**end of the flood**");
+  }
+}
+
+const methods = {
+  initialize: () => ({
+    protocolVersion: 1,
+    agentInfo: { name: "script", title: "Scripted agent", version: "1" },
+    agentCapabilities: {
+      loadSession: canLoad,
+      promptCapabilities: { image: true, embeddedContext: true },
+      ...(canLoad && { sessionCapabilities: { list: {} } }),
+    },
+    authMethods: [],
+  }),
+  "session/new": ({ cwd }) => {
+    const session = new Session(`script-${process.pid}-${sessions.size + 1}`, cwd);
+    sessions.set(session.id, session);
+    setTimeout(() => session.commands(), 5);
+    return { sessionId: session.id, ...session.offers() };
+  },
+  "session/load": ({ sessionId }) => {
+    const session = sessions.get(sessionId);
+    for (const update of session.history) send({ method: "session/update", params: { sessionId, update } });
+    return session.offers();
+  },
+  "session/list": () => ({ sessions: [...sessions.values()].map(({ id, cwd }) => ({ sessionId: id, cwd, title: `Session ${id.split("-").at(-1)}` })) }),
+  "session/set_mode": ({ sessionId, modeId }) => {
+    sessions.get(sessionId).mode = modeId;
+    return {};
+  },
+  "session/set_model": ({ sessionId, modelId }) => {
+    sessions.get(sessionId).model = modelId;
+    return {};
+  },
+  "session/prompt": ({ sessionId, prompt }) => sessions.get(sessionId).prompt(prompt),
+};
+
+for await (const line of readline.createInterface({ input: process.stdin })) {
+  const { id, method, params, result } = JSON.parse(line);
+  if (method === undefined) {
+    asked.get(id)?.(result ?? {});
+    asked.delete(id);
+  } else if (id === undefined) {
+    if (method === "session/cancel") sessions.get(params.sessionId).stopped = true;
+  } else if (!methods[method] || (!canLoad && ["session/load", "session/list"].includes(method))) {
+    send({ id, error: { code: -32601, message: "Method not found" } });
+  } else {
+    Promise.resolve(methods[method](params)).then(
+      (result) => send({ id, result }),
+      (error) => send({ id, error: { code: -32603, message: error.message } }),
+    );
+  }
+}

@@ -1,0 +1,473 @@
+// The page of an agent: its sessions, and work in one of them. See docs/browser.md.
+//
+// The address is the agent's path. `#session=ID` opens a session, and with `&mode=viewer` the page only watches it.
+
+import { AgentClient } from "./agent_client.js";
+import { Composer } from "./agent_composer.js";
+import { ownSessions, SessionView } from "./agent_session.js";
+import { list } from "./agent_tools.js";
+import { api, askForToken, delay, element, fragment, serverUrl, session, token } from "./common.js";
+import { makeDialog, note, plain, setHidden, setText, showDialog } from "./view.js";
+
+const $ = (id) => document.getElementById(id);
+
+/** How often the list of sessions is read again while the page is visible. */
+const REFRESH = 15_000;
+/** The agent wants its user to sign in first. */
+const AUTH_REQUIRED = -32000;
+const DIRECTORY = `outrigger.directory ${location.pathname}`;
+
+/** The answer of /.outrigger/session. */
+let identity;
+let client;
+/** The sessions that this page has opened, by their ids. */
+const views = new Map();
+/** The session that is shown. */
+let view;
+/** The sessions that the agent and the server know. */
+let known = [];
+
+// --- The transcript's place ------------------------------------------------------------------------------------------
+
+const atEnd = () => $("scroll").scrollHeight - $("scroll").scrollTop - $("scroll").clientHeight < 64;
+const toEnd = () => { $("scroll").scrollTop = $("scroll").scrollHeight; };
+
+/** Changes the transcript, and stays at its end if it was there. */
+function keepEnd(change) {
+  const stays = atEnd();
+  change();
+  if (stays) toEnd();
+  setHidden($("latest"), atEnd());
+}
+// A picture gets its size later, and a keyboard takes room.
+new ResizeObserver(() => $("latest").hidden && toEnd()).observe($("scroll"));
+$("scroll").addEventListener("load", () => $("latest").hidden && toEnd(), true);
+$("scroll").addEventListener("scroll", () => setHidden($("latest"), atEnd()), { passive: true });
+$("latest").addEventListener("click", toEnd);
+
+// --- The state -------------------------------------------------------------------------------------------------------
+
+function showConnection(state, text) {
+  $("connection").dataset.state = state;
+  setText($("connection-text"), text);
+}
+
+let lostSince;
+function showLost(reason) {
+  lostSince ??= new Date().toLocaleTimeString(undefined, { hour12: false });
+  showConnection("gone", `offline since ${lostSince}${reason ? `, ${plain(reason)}` : ""}, trying again`);
+}
+function showFound() {
+  lostSince = undefined;
+  showState();
+}
+
+const announce = (text) => { $("announce").textContent = text; };
+
+/** What the connection's line says of the session that is shown. */
+function stateOf({ role, running, transcript }) {
+  if (role === "opening") return ["", "opening"];
+  if (role === "viewer" || role === "observer") return ["live", "watching"];
+  if (role === "ended") return ["", "the session has ended"];
+  if (role === "failed") return ["", "not available"];
+  if (transcript.waiting) return ["wait", "your answer is needed"];
+  return running ? ["busy", "working"] : ["live", "connected"];
+}
+
+/** A select for something that the agent lets its user choose. */
+function chooser(label, items, current, choose) {
+  const select = element("select", { "aria-label": label, title: label }, items.map(({ value, name }) => element("option", { value, selected: value === current }, plain(name ?? value))));
+  select.addEventListener("change", async () => {
+    select.disabled = true;
+    await choose(select.value).catch(({ message }) => note(message, true));
+    showState();
+  });
+  return select;
+}
+
+function showSettings() {
+  const { modes, models, options, role } = view ?? {};
+  const key = JSON.stringify([view?.id, modes, models, options, role]);
+  if ($("settings").shown === key && !$("settings").querySelector(":disabled")) return;
+  $("settings").shown = key;
+  const all = [];
+  const chooses = role === "controller";
+  if (chooses && options?.length) {
+    for (const option of options) {
+      const isBoolean = option.type === "boolean";
+      const items = isBoolean ? [{ value: "true", name: `${option.name}: on` }, { value: "false", name: `${option.name}: off` }] : list(option.options).flatMap((one) => (one.options ? list(one.options) : one));
+      all.push(chooser(plain(option.name), items, isBoolean ? String(option.currentValue) : option.currentValue, (value) => view.choose("option", isBoolean ? value === "true" : value, option)));
+    }
+  } else if (chooses) {
+    if (modes) all.push(chooser("Mode", list(modes.availableModes).map(({ id, name }) => ({ value: id, name })), modes.currentModeId, (id) => view.choose("mode", id)));
+    if (models) all.push(chooser("Model", list(models.availableModels).map(({ modelId, name }) => ({ value: modelId, name })), models.currentModelId, (id) => view.choose("model", id)));
+  }
+  $("settings").replaceChildren(...all);
+}
+
+const nameOf = (one) => plain(one?.title || one?.id || "");
+
+function showState() {
+  if (!lostSince) showConnection(...(view ? stateOf(view) : client?.agent ? ["live", "connected"] : ["", "connecting"]));
+  const waiting = [...views.values()].reduce((sum, { transcript }) => sum + transcript.waiting, 0);
+  const title = view ? nameOf(view) : "Sessions";
+  setText($("title"), title);
+  const agent = plain(client?.agent?.agentInfo?.title ?? client?.agent?.agentInfo?.name ?? "Agent");
+  document.title = `${waiting ? "(!) " : view?.running ? "… " : ""}${title} - ${agent} - Outrigger`;
+  setText($("agent-name"), agent);
+  const watches = view && ["observer", "viewer"].includes(view.role);
+  setHidden($("watching"), !watches);
+  if (watches) setText($("watching-text"), view.controller ? `You are watching. ${view.controller} controls this session.` : "You are watching. No client controls this session.");
+  setHidden($("take-over"), !(watches && client?.agent && identity?.scope !== "watch" && fragment.get("mode") !== "viewer"));
+  setHidden($("share"), !(view && identity?.auth && identity.scope === "all" && view.role !== "failed"));
+  setHidden($("notify"), !(view && "Notification" in globalThis && Notification.permission === "default" && isSecureContext));
+  const { used, size } = view?.usage ?? {};
+  setHidden($("people"), !size);
+  if (size) setText($("people"), `${Math.round((100 * used) / size)} % of the agent's context is used`);
+  const text = !view ? "Choose a session, or begin a new one." : view.role === "failed" ? (view.reason ?? "The session is not there.") : view.isCut ? "Earlier messages are no longer kept." : "";
+  const isEmpty = view?.role === "controller" && !view.transcript.node.childElementCount;
+  setText($("empty"), isEmpty && !text ? "Ask the agent for something." : text);
+  setHidden($("empty"), !(text || isEmpty));
+  showSettings();
+  composer.show();
+  showSessions();
+}
+
+// --- The list of sessions --------------------------------------------------------------------------------------------
+
+/** The sessions that the agent lists, those of this tab, and those of the same owner on the server. */
+async function refresh() {
+  const all = new Map();
+  const add = (one) => all.set(one.sessionId, { ...all.get(one.sessionId), ...Object.fromEntries(Object.entries(one).filter(([, value]) => value)) });
+  for (const one of ownSessions()) add(one);
+  if (client?.agent?.agentCapabilities?.sessionCapabilities?.list) {
+    const { sessions } = await client.request("session/list", {}).catch(() => ({}));
+    for (const one of list(sessions)) add(one);
+  }
+  const status = await api("/status").catch(() => undefined);
+  const here = status?.routes?.[location.pathname] ?? status;
+  directoryOfAgent = here?.agent?.directory ?? "";
+  for (const { id, owner, state } of here?.agent?.session_list ?? []) if (owner === identity?.principal) add({ sessionId: id, state });
+  known = [...all.values()].sort((a, b) => String(b.updatedAt ?? "").localeCompare(String(a.updatedAt ?? "")));
+  showSessions();
+}
+let directoryOfAgent = "";
+
+function showSessions() {
+  const all = [...views.keys()].filter((id) => views.get(id).role !== "failed" && !known.some(({ sessionId }) => sessionId === id)).map((sessionId) => ({ sessionId }));
+  const items = [...all, ...known].map(({ sessionId, title, cwd, updatedAt }) => {
+    const open = views.get(sessionId);
+    const mark = open?.transcript.waiting ? "needs you" : open?.running ? "working" : "";
+    return { sessionId, name: plain(open?.title || title || sessionId), about: [plain(open?.directory || cwd || ""), updatedAt && new Date(updatedAt).toLocaleString()].filter(Boolean).join(", "), mark, isCurrent: view?.id === sessionId };
+  });
+  const key = JSON.stringify(items);
+  setHidden($("no-sessions"), items.length > 0);
+  if ($("sessions").shown === key) return;
+  $("sessions").shown = key;
+  const focused = document.activeElement?.dataset?.id;
+  $("sessions").replaceChildren(
+    ...items.map(({ sessionId, name, about, mark, isCurrent }) =>
+      element(
+        "li",
+        {},
+        element(
+          "button",
+          { type: "button", "data-id": sessionId, "aria-current": isCurrent ? "true" : undefined, onclick: () => { showList(false); openSession(sessionId); } },
+          element("span", { class: "name" }, name),
+          about && element("small", {}, about),
+          mark && element("small", { class: "mark" }, mark),
+        ),
+      ),
+    ),
+  );
+  if (focused) [...$("sessions").querySelectorAll("button")].find(({ dataset }) => dataset.id === focused)?.focus();
+}
+
+function showList(isShown) {
+  document.body.classList.toggle("list", isShown);
+  $("open-list").setAttribute("aria-expanded", String(isShown));
+  if (isShown) $("close-list").focus();
+  else if (document.activeElement?.closest("#sidebar")) composer.focus();
+}
+$("open-list").addEventListener("click", () => showList(true));
+$("close-list").addEventListener("click", () => showList(false));
+addEventListener("keydown", ({ key }) => {
+  if (key === "Escape" && document.body.classList.contains("list")) showList(false);
+});
+
+// --- Sessions --------------------------------------------------------------------------------------------------------
+
+function addView(id) {
+  const made = new SessionView(id, client, (change) => (view === made ? keepEnd(change) : change()));
+  made.addEventListener("change", showState);
+  made.addEventListener("connection", ({ detail }) => (detail.state === "gone" ? showLost(detail.text) : showFound()));
+  made.addEventListener("ask", ({ detail }) => tell(`The agent asks for permission: ${detail.text}`, made));
+  made.addEventListener("end", () => tell("The agent has finished.", made));
+  views.set(id, made);
+  return made;
+}
+
+/** Tells somebody who does not look at the page, and screen readers. */
+function tell(text, about) {
+  announce(text);
+  if (!document.hidden || !("Notification" in globalThis) || Notification.permission !== "granted") return;
+  const shown = new Notification(nameOf(about), { body: text, tag: about.id });
+  shown.onclick = () => {
+    focus();
+    show(about);
+    shown.close();
+  };
+}
+
+function show(one) {
+  view?.transcript.node.remove();
+  view = one;
+  fragment.set("session", one.id);
+  const mode = fragment.get("mode");
+  history.replaceState(null, "", serverUrl(`${location.pathname}${location.search}#session=${encodeURIComponent(one.id)}${mode ? `&mode=${encodeURIComponent(mode)}` : ""}`));
+  $("scroll").append(one.transcript.node);
+  showState();
+  toEnd();
+  composer.focus();
+}
+
+async function openSession(id) {
+  const there = views.get(id);
+  if (there && there.role !== "failed" && there.role !== "ended") return show(there);
+  there?.close();
+  const made = addView(id);
+  made.directory ||= known.find(({ sessionId }) => sessionId === id)?.cwd ?? directoryOfAgent;
+  show(made);
+  if (client) await made.open({ viewOnly: fragment.get("mode") === "viewer" });
+  else await made.view();
+  showState();
+  toEnd();
+  composer.focus();
+}
+
+$("take-over").addEventListener("click", async () => {
+  const taken = view;
+  if (taken.role === "viewer") taken.close();
+  if (!(await taken.control(true))) note(taken.reason, true);
+  if (taken.role === "viewer") openSession(taken.id);
+});
+
+/** Asks for the directory of a new session. */
+async function askForDirectory() {
+  let last = "";
+  try {
+    last = localStorage.getItem(DIRECTORY) ?? "";
+  } catch { /* the browser keeps nothing */ }
+  const input = element("input", { id: "directory", required: true, value: last || directoryOfAgent || "/", autocapitalize: "off", autocomplete: "off", spellcheck: false, pattern: "(/|[A-Za-z]:).*", title: "an absolute path" });
+  const form = element(
+    "form",
+    { method: "dialog" },
+    element("label", { for: "directory" }, "Directory on the agent's machine"),
+    input,
+    element("div", { class: "actions" }, element("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), element("button", { class: "primary" }, "Begin")),
+  );
+  // `form-action 'none'` forbids to submit the form. It is never submitted.
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    dialog.close(input.value.trim());
+  });
+  const dialog = makeDialog("New session", form);
+  const directory = await showDialog(dialog);
+  try {
+    if (directory) localStorage.setItem(DIRECTORY, directory);
+  } catch { /* the browser keeps nothing */ }
+  return directory;
+}
+
+/** Asks how to sign in to the agent, and does it. Returns whether that has succeeded. */
+async function signIn(reason) {
+  const methods = list(client.agent.authMethods);
+  const dialog = makeDialog(
+    "The agent needs you to sign in",
+    element("p", {}, plain(reason)),
+    !methods.length && element("p", {}, "It offers no way to do so from here. Sign in with the agent's own command on its machine."),
+    element(
+      "div",
+      { class: "ways" },
+      methods.map(({ id, name, description }) => element("p", {}, element("button", { class: "primary", type: "button", onclick: () => dialog.close(`way ${id}`) }, plain(name ?? id)), " ", plain(description ?? ""))),
+    ),
+    element("div", { class: "actions" }, element("button", { type: "button", onclick: () => dialog.close("") }, "Cancel")),
+  );
+  const chosen = await showDialog(dialog);
+  if (!chosen) return false;
+  try {
+    await client.request("authenticate", { methodId: chosen.slice(4) });
+    return true;
+  } catch (error) {
+    note(error.message, true);
+    return false;
+  }
+}
+
+async function newSession() {
+  showList(false);
+  const cwd = await askForDirectory();
+  if (!cwd) return;
+  $("new").disabled = true;
+  try {
+    for (;;) {
+      try {
+        const result = await client.request("session/new", { cwd, mcpServers: [] });
+        const made = addView(result.sessionId);
+        made.directory = cwd;
+        made.controlled(result);
+        for (const { method, params } of early.splice(0)) if (params.sessionId === made.id) made.handle(method, params);
+        show(made);
+        break;
+      } catch (error) {
+        if (error.code !== AUTH_REQUIRED || !(await signIn(error.message))) throw error;
+      }
+    }
+    refresh();
+  } catch (error) {
+    note(error.message, true);
+  } finally {
+    $("new").disabled = false;
+  }
+}
+$("new").addEventListener("click", newSession);
+
+/** Makes a link with which anyone can watch the session. */
+$("share").addEventListener("click", async () => {
+  try {
+    const link = await api("/.outrigger/links", { method: "POST", body: { path: location.pathname, session: view.id, ttl_s: 3600 } });
+    const url = serverUrl(`${location.pathname}#session=${encodeURIComponent(view.id)}&token=${link.token}`).href;
+    const copied = await navigator.clipboard?.writeText(url).then(() => true, () => false);
+    const address = element("input", { class: "address", readonly: true, value: url, "aria-label": "Link" });
+    const text = `Whoever has this link can watch this session for an hour, and nothing else. ${copied ? "The link is in your clipboard." : "Copy it from this field."} The console lists links, and revokes them.`;
+    const dialog = makeDialog("Watch-only link", element("p", {}, text), address, element("div", { class: "actions" }, element("button", { class: "primary", type: "button", onclick: () => dialog.close() }, "Done")));
+    address.addEventListener("focus", () => address.select());
+    await showDialog(dialog);
+  } catch (error) {
+    note(error.message, true);
+  }
+});
+
+$("notify").addEventListener("click", async () => {
+  await Notification.requestPermission();
+  showState();
+});
+
+const composer = new Composer({
+  view: () => view,
+  capabilities: () => client?.agent?.agentCapabilities?.promptCapabilities ?? {},
+  send(prompt) {
+    view.prompt(prompt);
+    toEnd();
+  },
+  stop: () => view.stop(),
+});
+
+// --- The connection --------------------------------------------------------------------------------------------------
+
+/** Notifications about sessions that this page does not know yet: the agent may send them before it answers `session/new`. */
+const early = [];
+
+/** Connects to the agent. Resolves with whether that has succeeded; `reason` says why not. */
+async function connect() {
+  const made = new AgentClient();
+  made.addEventListener("state", ({ detail }) => (detail.state === "gone" ? showLost(detail.text) : showFound()));
+  made.addEventListener("notification", ({ detail: { method, params } }) => {
+    if (method === "$/cancel_request") {
+      for (const one of views.values()) one.transcript.withdraw(params.requestId);
+      return;
+    }
+    const known = views.get(params.sessionId);
+    if (known) known.handle(method, params);
+    else if (early.length < 100) early.push({ method, params });
+  });
+  made.addEventListener("request", ({ detail: { params, id } }) => {
+    const answer = (optionId) => made.answer(id, { outcome: { outcome: "selected", optionId } });
+    if (views.has(params.sessionId)) views.get(params.sessionId).transcript.permission(params, id, answer);
+    else made.answer(id, { outcome: { outcome: "cancelled" } });
+  });
+  await made.initialize();
+  client = made;
+  made.addEventListener("close", () => client === made && reconnect());
+}
+
+/** The server does not have the conversation any more. The page begins a new one, in which it opens its session again. */
+async function reconnect() {
+  const current = view?.id;
+  const draft = view?.draft ?? "";
+  client = undefined;
+  for (const one of views.values()) one.close();
+  views.clear();
+  showLost("the conversation has to begin anew");
+  await begin(current);
+  if (view && draft) {
+    view.draft = draft;
+    showState();
+  }
+}
+
+/** Connects, and opens a session. A client that may only watch gets no agent process of its own, and views the session instead. */
+async function begin(id) {
+  for (let wait = 500; ; wait = Math.min(10_000, wait * 2)) {
+    try {
+      await connect();
+      break;
+    } catch (error) {
+      if (id && error.code) {
+        client = undefined;
+        break;
+      }
+      if (error.code || error.status) {
+        showConnection("gone", "not connected");
+        setText($("empty"), error.message);
+        setHidden($("empty"), false);
+        return;
+      }
+      showLost(error.message);
+      await delay(wait);
+    }
+  }
+  lostSince = undefined;
+  setHidden($("new"), !client || identity?.scope === "watch");
+  await refresh();
+  if (id) await openSession(id);
+  else {
+    showState();
+    if (matchMedia("(max-width: 48rem)").matches) showList(true);
+  }
+}
+
+async function main() {
+  for (;;) {
+    try {
+      identity = await session();
+      break;
+    } catch (error) {
+      if (error.status === 401) await askForToken(token() ? "The server does not accept the token of this page." : undefined);
+      else {
+        showLost("the server does not answer");
+        await delay(2000);
+      }
+    }
+  }
+  const id = fragment.get("session") || identity?.only?.session;
+  if (identity?.only) {
+    // A link permits to watch one session, and nothing else.
+    document.body.classList.add("linked");
+    lostSince = undefined;
+    await openSession(id);
+    return;
+  }
+  await begin(id);
+  setInterval(() => { if (!document.hidden && !lostSince) refresh(); }, REFRESH);
+}
+
+// A reload opens the session again. While the agent works, the server keeps its messages and questions for this page; otherwise
+// nothing needs this connection any more.
+addEventListener("pagehide", () => {
+  const all = [...views.values()];
+  for (const one of all) one.close();
+  if (!all.some(({ running, role }) => running && role === "controller")) client?.close();
+});
+addEventListener("pageshow", ({ persisted }) => persisted && location.reload());
+main();

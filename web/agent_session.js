@@ -1,0 +1,291 @@
+// A session of the agent as this page sees it. The page controls it, observes it beside the client that controls it, or only views it.
+
+import { isObject, openSocket, parse } from "./agent_client.js";
+import { list } from "./agent_tools.js";
+import { Transcript } from "./agent_transcript.js";
+import { storage } from "./common.js";
+import { plain } from "./view.js";
+
+const KEY = `outrigger.sessions ${location.pathname}`;
+/** What a reload needs of each session: the resume token, the directory, and what the agent offers. */
+const kept = new Map();
+try {
+  for (const [id, fields] of Object.entries(JSON.parse(storage.getItem(KEY) ?? "{}"))) kept.set(id, fields);
+} catch { /* written by another version */ }
+
+/** The sessions that this tab has controlled, with their directories. */
+export const ownSessions = () => [...kept].map(([id, { cwd, title }]) => ({ sessionId: id, cwd, title }));
+
+function keep(id, fields) {
+  kept.set(id, { ...kept.get(id), ...fields });
+  try {
+    storage.setItem(KEY, JSON.stringify(Object.fromEntries(kept)));
+  } catch { /* the browser has no room */ }
+}
+
+/** Denied: another client controls the session. */
+const DENIED = -32010;
+
+/** What to call a client. */
+const nameOf = ({ title, name }) => plain(title ?? name ?? "another client");
+
+/** Events: `change`, `ask` and `end` as those of the transcript, and `connection` with {state, text} of a view's own connection. */
+export class SessionView extends EventTarget {
+  draft = "";
+  files = [];
+  queue = [];
+  commands = [];
+  /** "opening", "controller", "observer", "viewer", "ended" or "failed". */
+  role = "opening";
+  /** The name of the client that controls the session, if it is another one. */
+  controller = "";
+  modes; models; options;
+  #client; #socket;
+
+  constructor(id, client, keepEnd) {
+    super();
+    this.id = id;
+    this.#client = client;
+    this.transcript = new Transcript(keepEnd);
+    const { title, cwd, modes, models, options } = kept.get(id) ?? {};
+    Object.assign(this, { title: title ?? "", directory: cwd ?? "", modes, models, options });
+    for (const type of ["change", "ask"])
+      this.transcript.addEventListener(type, ({ detail }) => this.dispatchEvent(new CustomEvent(type, { detail })));
+    this.transcript.addEventListener("end", () => {
+      // Turns of the history have ended before.
+      if (this.role !== "controller") return;
+      this.dispatchEvent(new CustomEvent("end"));
+      this.#next();
+    });
+  }
+
+  get running() { return this.transcript.running; }
+  get paths() { return this.transcript.paths; }
+  get canPrompt() { return this.role === "controller"; }
+
+  #changed() {
+    this.dispatchEvent(new CustomEvent("change"));
+  }
+
+  #set(role, text) {
+    this.role = role;
+    if (text) this.transcript.event(text, "end");
+    this.#changed();
+  }
+
+  /** The parameters that open a session which the agent has. */
+  #opening(takeover) {
+    const resumeToken = kept.get(this.id)?.token;
+    return {
+      sessionId: this.id,
+      cwd: this.directory || "/",
+      mcpServers: [],
+      _meta: { outrigger: { ...(resumeToken && { resumeToken }), ...(takeover && { takeover }) } },
+    };
+  }
+
+  /** Takes what an answer says that opens the session. */
+  controlled(result) {
+    const token = result._meta?.outrigger?.resumeToken;
+    if (isObject(result.modes)) this.modes = result.modes;
+    if (isObject(result.models)) this.models = result.models;
+    if (Array.isArray(result.configOptions)) this.options = list(result.configOptions);
+    keep(this.id, { ...(token && { token }), cwd: this.directory });
+    this.#keepOffers();
+    this.controller = "";
+    this.#set("controller");
+    this.#next();
+  }
+
+  #keepOffers() {
+    keep(this.id, { title: this.title, modes: this.modes, models: this.models, options: this.options });
+  }
+
+  /** Opens the session: with its history, and as its client if no other one controls it. Returns whether it is there. */
+  async open({ viewOnly = false } = {}) {
+    let attached;
+    this.transcript.clear();
+    const resumeToken = kept.get(this.id)?.token;
+    try {
+      attached = await this.#client.request("session/attach", {
+        sessionId: this.id,
+        historyPolicy: "full",
+        _meta: { outrigger: { ...(resumeToken && { resumeToken }) } },
+      });
+    } catch { /* the server does not have it, or this page may not observe it */ }
+    if (attached) {
+      if (attached._meta?.outrigger?.historyCut) this.isCut = true;
+      const other = list(attached.connectedClients).find(({ role }) => role === "controller");
+      this.controller = other ? nameOf(other) : "";
+      this.#set("observer");
+      if (!viewOnly) await this.control(Boolean(resumeToken));
+      return true;
+    }
+    if (!viewOnly && (await this.control(Boolean(resumeToken)))) return true;
+    return this.view();
+  }
+
+  /** Takes control. Returns whether that has succeeded. */
+  async control(takeover = false) {
+    const canLoad = this.#client.agent.agentCapabilities?.loadSession;
+    // An observer has the last updates. Older ones come from the agent, which sends all of them again.
+    const methods = this.role === "observer" && !(this.isCut && canLoad) ? ["session/resume", "session/load"] : ["session/load", "session/resume"];
+    for (const method of methods.filter((one) => one !== "session/load" || canLoad)) {
+      const before = this.role;
+      if (method === "session/load") this.transcript.clear();
+      try {
+        const result = await this.#client.request(method, this.#opening(takeover));
+        if (method === "session/load") {
+          this.isCut = false;
+          this.transcript.settled();
+        }
+        this.controlled(result);
+        return true;
+      } catch (error) {
+        this.reason = error.message;
+        if (error.code === DENIED) return false;
+        this.role = before;
+      }
+    }
+    return false;
+  }
+
+  /** Views the session on a connection of its own, for which a link is enough. Resolves once it is known whether that works. */
+  view() {
+    return new Promise((resolve) => {
+      const socket = openSocket({ watch: this.id });
+      this.#socket = socket;
+      socket.addEventListener("message", ({ data }) => {
+        const { method, params = {} } = parse(data) ?? {};
+        if (method === "_outrigger/watching") {
+          this.transcript.clear();
+          this.isCut = Boolean(params._meta?.outrigger?.historyCut);
+          const [other] = list(params.connectedClients);
+          this.controller = other ? nameOf(other) : "";
+          this.#set("viewer");
+          resolve(true);
+        } else this.handle(method, params);
+      });
+      const tell = (state, text) => this.dispatchEvent(new CustomEvent("connection", { detail: { state, text } }));
+      socket.addEventListener("cut", ({ reason }) => tell("gone", reason));
+      socket.addEventListener("resume", () => tell("live", "connected"));
+      socket.addEventListener("close", ({ code, reason, status }) => {
+        const wasOpen = this.role === "viewer";
+        this.reason = reason;
+        if (wasOpen && status === 410) return resolve(this.view());
+        if (wasOpen) this.#set("ended", code === 1000 ? "The session has ended." : `Disconnected: ${reason || code}.`);
+        else if (this.role !== "ended") this.#set("failed");
+        return resolve(wasOpen);
+      });
+    });
+  }
+
+  /** Handles a notification about the session. */
+  handle(method, params) {
+    switch (method) {
+      case "session/update":
+        if (isObject(params.update)) this.#update(params.update);
+        break;
+      case "session/request_permission":
+        this.transcript.permission(params, params._meta?.outrigger?.requestId);
+        break;
+      case "_outrigger/turn_ended":
+        this.transcript.endTurn(params.result?.stopReason, params.error);
+        break;
+      case "_outrigger/session_taken_over":
+        this.controller = "another client";
+        this.transcript.event("Another client has taken the session over.");
+        this.open({ viewOnly: true });
+        break;
+      case "_outrigger/session_ended":
+        this.transcript.endTurn("end_turn");
+        this.#set("ended", "The session has ended.");
+        break;
+      default:
+    }
+  }
+
+  #update(update) {
+    switch (update.sessionUpdate) {
+      case "available_commands_update":
+        this.commands = list(update.availableCommands);
+        return;
+      case "current_mode_update":
+        if (this.modes) this.modes = { ...this.modes, currentModeId: update.currentModeId };
+        break;
+      case "config_option_update":
+        this.options = list(update.configOptions);
+        break;
+      case "session_info_update":
+        if (update.title) this.title = plain(update.title);
+        break;
+      case "usage_update":
+        this.usage = { used: update.used, size: update.size };
+        break;
+      case "client_disconnected":
+        this.controller = "";
+        this.transcript.apply(update);
+        break;
+      default:
+        this.transcript.apply(update);
+        return;
+    }
+    if (this.role === "controller") this.#keepOffers();
+    this.#changed();
+  }
+
+  /** Sends a prompt, or queues it while a turn is running. */
+  prompt(prompt) {
+    if (this.running) {
+      this.queue.push(prompt);
+      this.#changed();
+      return;
+    }
+    if (!this.title) {
+      this.title = prompt.text.slice(0, 80);
+      this.#keepOffers();
+    }
+    this.transcript.prompt(prompt.blocks);
+    this.#client.request("session/prompt", { sessionId: this.id, prompt: prompt.blocks }).then(
+      ({ stopReason }) => this.transcript.endTurn(stopReason),
+      // If the session was taken over, the turn goes on.
+      (error) => this.role === "controller" && this.transcript.endTurn("error", error),
+    );
+  }
+
+  #next() {
+    if (this.role === "controller" && !this.running && this.queue.length) this.prompt(this.queue.shift());
+  }
+
+  /** Asks the agent to stop. It answers the prompt when it has. */
+  stop() {
+    // What waits would start at once.
+    for (const { text } of this.queue.splice(0)) this.draft = [this.draft, text].filter(Boolean).join("\n\n");
+    this.#client.notify("session/cancel", { sessionId: this.id });
+    this.#changed();
+  }
+
+  /** Chooses a mode, a model or another option of the agent. */
+  async choose(kind, value, option) {
+    const { id: sessionId } = this;
+    if (kind === "mode") {
+      await this.#client.request("session/set_mode", { sessionId, modeId: value });
+      this.modes = { ...this.modes, currentModeId: value };
+    } else if (kind === "model") {
+      await this.#client.request("session/set_model", { sessionId, modelId: value });
+      this.models = { ...this.models, currentModelId: value };
+    } else {
+      const isBoolean = option.type === "boolean";
+      const params = { sessionId, configId: option.id, ...(isBoolean && { type: "boolean" }), value };
+      const { configOptions } = await this.#client.request("session/set_config_option", params);
+      if (Array.isArray(configOptions)) this.options = list(configOptions);
+    }
+    this.#keepOffers();
+    this.#changed();
+  }
+
+  /** The connection has ended, and this view with it. */
+  close() {
+    this.#socket?.close();
+  }
+}
