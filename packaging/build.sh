@@ -116,6 +116,26 @@ END
 }
 END
   (cd "$work/suite" && command npm pack --silent --pack-destination "$out/npm" >/dev/null)
+  mkdir "$work/client"
+  cp web/resumable.js "$work/client/index.js"
+  cp packaging/npm-client/index.d.ts LICENSE-MIT LICENSE-APACHE "$work/client"
+  packaging/fill.sh packaging/npm-client/README.md "$work/client/README.md"
+  cat >"$work/client/package.json" <<END
+{
+  "name": "$NPM-client",
+  "version": "$version",
+  "description": "A WebSocket that survives cuts: every message arrives exactly once and in order",
+  "license": "MIT OR Apache-2.0",
+  "repository": "$REPOSITORY",
+  "keywords": ["websocket", "reconnect", "resume", "acp", "terminal"],
+  "type": "module",
+  "exports": {".": {"types": "./index.d.ts", "default": "./index.js"}},
+  "types": "./index.d.ts",
+  "sideEffects": false,
+  "engines": {"node": ">=20"}
+}
+END
+  (cd "$work/client" && command npm pack --silent --pack-destination "$out/npm" >/dev/null)
   rm -rf "$work"
 }
 

@@ -32,10 +32,10 @@ INSTALLERS = {
     r"docker (?:run|pull) (?:-\S+ )*": "IMAGE",
 }
 # Texts that are published with their packages.
-PUBLISHED = ("packaging/npm/", "packaging/python/", "packaging/acp-conformance/")
+PUBLISHED = ("packaging/npm/", "packaging/python/", "packaging/acp-conformance/", "packaging/npm-client/")
 # What follows NPM and a hyphen: the packages for platforms, and those that are used alone.
 PLATFORMS = ("linux-x64", "linux-arm64", "darwin-x64", "darwin-arm64")
-ALONE = ("acp-conformance",)
+ALONE = ("acp-conformance", "client")
 
 
 def tracked():

@@ -85,17 +85,19 @@ npm() {
   ln -s "$node/node" "$work/node/node"
   ln -s "$(readlink -f "$(type -P npm)")" "$work/node/npm"
   ln -s "$(readlink -f "$(type -P npx)")" "$work/node/npx"
-  local main platform suite
+  local main platform suite client
   main=$(only "outrigger-$version.tgz")
   platform=$(only "outrigger-linux-$(uname -m | sed 's/x86_64/x64/; s/aarch64/arm64/')-$version.tgz")
   suite=$(only "outrigger-acp-conformance-$version.tgz")
+  client=$(only "outrigger-client-$version.tgz")
   echo '{"private": true}' >"$work/project/package.json"
   (
     cd "$work/project"
     export BARE_PATH=$work/node:/usr/bin:/bin
-    bare npm install --silent --no-audit --no-fund --offline --omit=optional "$main" "$platform" "$suite"
+    bare npm install --silent --no-audit --no-fund --offline --omit=optional "$main" "$platform" "$suite" "$client"
     bare npx --offline outrigger-acp-conformance --list >"$work/cases"
     grep -q '^MUST ' "$work/cases"
+    bare node --input-type=module --eval 'import { ResumableWebSocket } from "outrigger-client"; if (ResumableWebSocket.OPEN !== 1) process.exit(1);'
     talk --shell /bin/sh --in-place "$PWD/node_modules/.bin/outrigger" -- npx --offline outrigger
     # A signal to the command alone ends the program, too, and its exit status is the command's.
     local command program status=0

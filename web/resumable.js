@@ -46,7 +46,6 @@ export class ResumableWebSocket extends EventTarget {
   OPEN = 1;
   CLOSING = 2;
   CLOSED = 3;
-  binaryType = "blob";
   readyState = 0;
   /** Whether messages flow now. */
   connected = false;
@@ -64,7 +63,7 @@ export class ResumableWebSocket extends EventTarget {
   onclose = null;
   oncut = null;
   onresume = null;
-  #url; #protocols; #options;
+  #binaryType = "blob"; #url; #protocols; #options;
   #socket; #token = "new"; #kept = []; #keptBytes = 0; #next = 0; #confirmed = 0;
   #attempts = 0; #timer; #steadyTimer; #ticker; #heard = false; #pumpTimer; #confirmAfter = 0; #refresh = 1000; #unlisten = () => {};
 
@@ -81,6 +80,12 @@ export class ResumableWebSocket extends EventTarget {
     this.#address();
     this.#listen();
     this.#connect();
+  }
+
+  get binaryType() { return this.#binaryType; }
+  set binaryType(type) {
+    this.#binaryType = type;
+    if (this.#socket) this.#socket.binaryType = type;
   }
 
   get url() { return this.#address().href; }
@@ -180,7 +185,7 @@ export class ResumableWebSocket extends EventTarget {
       return this.#end(1006, error.message);
     }
     this.#socket = socket;
-    socket.binaryType = this.binaryType;
+    socket.binaryType = this.#binaryType;
     this.#timer = setTimeout(() => this.#cut("the handshake takes too long"), HANDSHAKE_TIMEOUT);
     socket.onopen = () => isNew && this.#opened(socket);
     let first = true;
@@ -192,6 +197,8 @@ export class ResumableWebSocket extends EventTarget {
       if (notice) return this.#noticed(socket, notice);
       if (wasFirst && !isNew) return this.#end(1006, "the server has not resumed the conversation");
       this.received++;
+      // There is progress, so the next attempt need not wait long.
+      this.#attempts = Math.min(this.#attempts, 1);
       if (!this.resumable) this.confirm(this.sent);
       this.#dispatch(event("message", { data, origin: url.origin }));
     };

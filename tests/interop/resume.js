@@ -1,11 +1,12 @@
-// examples/resume.ts in Node and in headless Chromium: the network goes away and comes back, and every message arrives once and
-// in order, both ways.
+// examples/resume.ts, and web/resumable.js, which is the package outrigger-client, in Node and in headless Chromium: the network goes
+// away and comes back, and every message arrives once and in order, both ways.
 const assert = require("node:assert/strict");
 const fs = require("node:fs");
 const net = require("node:net");
 const os = require("node:os");
 const path = require("node:path");
 const { chromium } = require("playwright-core");
+const zlib = require("node:zlib");
 const typescript = require("typescript");
 const { start } = require("./server.js");
 
@@ -165,6 +166,49 @@ async function check(name, run, setOffline, servers) {
   }
 }
 
+/** Gives the WebSocket of the package the methods of the example, which the functions above use. Runs in a page, too. */
+function likeTheExample(ResumableWebSocket) {
+  return class {
+    constructor(url) {
+      this.url = url;
+      this.begin();
+    }
+    begin() {
+      const socket = this.socket = new ResumableWebSocket(this.url, [], { early: true });
+      socket.binaryType = "arraybuffer";
+      socket.onmessage = ({ data }) => this.onmessage(data);
+      socket.onclose = ({ code, status }) => {
+        if (status !== 410) return this.onend?.(code);
+        this.begin();
+        this.onlost(socket.unconfirmed);
+      };
+    }
+    send(data) { this.socket.send(data); }
+    confirm(count) { this.socket.confirm(count); }
+    close() { this.socket.close(); }
+  };
+}
+
+/** The package's types fit, and it is small. */
+function checkPackage(compilerOptions, folder) {
+  const content = fs.readFileSync("web/resumable.js");
+  const size = zlib.gzipSync(content, { level: 9 }).length;
+  assert.ok(size < 5000, `${size} bytes`);
+  fs.copyFileSync("packaging/npm-client/index.d.ts", path.join(folder, "index.d.ts"));
+  fs.copyFileSync("web/resumable.js", path.join(folder, "index.js"));
+  const use = path.join(folder, "use.ts");
+  fs.writeFileSync(use, `import { ResumableWebSocket } from "./index.js";
+    const socket = new ResumableWebSocket(() => "/acp", "outrigger", { early: true, unauthorized: async () => {} });
+    socket.addEventListener("cut", ({ reason, retryAt }) => console.log(reason.length, retryAt + 1));
+    socket.onclose = ({ code, status, wasClean }) => console.log(code + status, wasClean);
+    const plain: Pick<WebSocket, "send" | "close" | "readyState" | "bufferedAmount" | "url" | "protocol" | "extensions" | "OPEN"> = socket;
+    plain.send("x");
+    socket.confirm(socket.sent);`);
+  const program = typescript.createProgram([use], { ...compilerOptions, moduleResolution: typescript.ModuleResolutionKind.Bundler });
+  assert.deepEqual(typescript.getPreEmitDiagnostics(program).map(({ messageText }) => messageText), []);
+  console.log(`  the package: its types, and ${size} bytes compressed ok`);
+}
+
 async function main() {
   const source = fs.readFileSync("examples/resume.ts", "utf8");
   const compilerOptions = { strict: true, noEmit: true, types: [], lib: ["lib.es2022.d.ts", "lib.dom.d.ts"],
@@ -175,6 +219,9 @@ async function main() {
   const module = await import(`data:text/javascript,${encodeURIComponent(script)}`);
 
   const folder = fs.mkdtempSync(path.join(os.tmpdir(), "outrigger-resume-"));
+  checkPackage(compilerOptions, folder);
+  const ours = fs.readFileSync("web/resumable.js", "utf8");
+  const { ResumableWebSocket } = await import(`data:text/javascript,${encodeURIComponent(ours)}`);
   const routes = { "/echo": { echo: {} }, "/acp": { agent: { command: [path.resolve(process.env.OUTRIGGER), "example-agent"] } } };
   fs.writeFileSync(path.join(folder, "config.json"), JSON.stringify({ routes }));
   // The grace is longer than the client's longest delay, 10 s.
@@ -184,6 +231,8 @@ async function main() {
 
   await check("node", (work, ...args) => work(module.Resuming, ...args), () => {}, servers);
 
+  await check("the package, node", (work, ...args) => work(likeTheExample(ResumableWebSocket), ...args), () => {}, servers);
+
   const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: QUIET });
   try {
     const page = await browser.newPage();
@@ -191,6 +240,10 @@ async function main() {
     await page.waitForFunction(() => globalThis.Resuming);
     const run = (work, ...args) => page.evaluate(`(${work})(Resuming, ...${JSON.stringify(args)})`);
     await check("chromium", run, (offline) => page.context().setOffline(offline), servers);
+    await page.addScriptTag({ type: "module", content: `${ours}\nglobalThis.Like = (${likeTheExample})(ResumableWebSocket);` });
+    await page.waitForFunction(() => globalThis.Like);
+    const runOurs = (work, ...args) => page.evaluate(`(${work})(Like, ...${JSON.stringify(args)})`);
+    await check("the package, chromium", runOurs, (offline) => page.context().setOffline(offline), servers);
   } finally {
     await browser.close();
   }

@@ -4,8 +4,8 @@
 # MCP servers in front of it, clients of MCP over Streamable HTTP and the MCP conformance suite, language servers, a debug adapter and websocketd's example programs behind `outrigger pipe`,
 # the SDKs of kernel-images in front of `outrigger processes`, a client that behaves as Claude Code's in front of `outrigger app`,
 # examples/terminal with xterm.js, xterm.js's AttachAddon, ttyd's page and clients of ttyd, the terminal page, the console and the page of an agent,
-# full-screen programs in tmux through examples/attach.py and `outrigger attach`, examples/resume.py and resume.ts behind a
-# proxy that cuts, and many of these over TLS, with sslyze.
+# full-screen programs in tmux through examples/attach.py and `outrigger attach`, examples/resume.py, resume.ts and
+# packaging/npm-client behind a proxy that cuts, and many of these over TLS, with sslyze.
 # Installs npm and Python packages below target/interop. Chromium, nginx, HAProxy, tmux, vim, less, top, htop and websocketd must
 # be installed.
 #
