@@ -23,13 +23,16 @@ const USEFUL = 64 * 1024;
 /** After this long without a connection, nobody may wait any more for the terminal's answers. */
 const ANSWER_WITHIN = 2000;
 const HANDSHAKE_TIMEOUT = 15_000;
-/** After input, this long without an answer is suspicious. */
+/** This long without a message is suspicious. */
 const SILENCE = 5000;
+/** How long the answer to the question whether the server is there may take. Together, a dead connection is noticed within 10 s. */
+const PATIENCE = 3900;
+/** What everybody may ask for, to learn whether the server can be reached. */
+const REACHABLE = "/favicon.ico";
 /** How long this page's lost connection may count as the writer, in milliseconds. The page takes over from it. */
 const OWN_PLACE = 10_000;
 /** The rows above the screen that the page asks for. */
 const SCREEN_LINES = 500;
-const SESSION = "/.outrigger/session";
 
 const size = (message) => message.length;
 const encode = (bytes) => {
@@ -59,7 +62,7 @@ const decode = (text) => Uint8Array.from(atob(text), (letter) => letter.charCode
 export class Connection {
   #path; #again; #isProcess; #handlers;
   #mode; #takeover = false; #size = { rows: 24, cols: 80 }; #sentSize = "";
-  #socket; #open = false; #resumable = false; #attempts = 0; #timer; #since = 0; #stopped = false; #heard = 0; #generation = 0; #watchTimer;
+  #socket; #open = false; #resumable = false; #attempts = 0; #timer; #since = 0; #stopped = false; #heard = 0; #generation = 0; #checked = 0; #checkAfter = 0;
   #cuts = 0; #carried = 0; #steadyTimer; #left = 0;
   #resume = "new"; #received = 0; #confirmed = 0; #kept = []; #next = 0; #keptBytes = 0; #pumpTimer; #confirmAfter = 0; #refresh = 1000;
   #offset = 0;
@@ -150,7 +153,6 @@ export class Connection {
     if (this.#keptBytes >= KEPT) return false;
     for (let at = 0; at < bytes.length; at += PIECE) this.#keep(bytes.slice(at, at + PIECE));
     this.#pump();
-    this.#watch();
     return true;
   }
 
@@ -169,19 +171,28 @@ export class Connection {
     }
   }
 
-  /** A browser notices a dead network late. If input has no effect for a while, this asks whether the server can be reached. */
-  #watch() {
-    if (this.#watchTimer || !this.#open || !this.#resumable) return;
+  /** The browser is offline. */
+  lose() {
+    if (this.#open && (this.#resumable || this.#isProcess)) this.#cut("The browser is offline");
+  }
+
+  /**
+   * A browser notices a dead network late, and a page does not see PINGs. If nothing was heard for a while, this asks whether the
+   * server can be reached. Call it every second while the page is visible.
+   */
+  async check() {
+    const now = Date.now();
+    if (this.#heard !== this.#checked) {
+      this.#checked = this.#heard;
+      this.#checkAfter = now + SILENCE;
+    }
+    if (now < this.#checkAfter || !this.#open || !this.#resumable) return;
+    this.#checkAfter = now + SILENCE;
     const heard = this.#heard;
-    this.#watchTimer = setTimeout(async () => {
-      const generation = this.#generation;
-      const silent = () => this.#open && this.#heard === heard && this.#generation === generation;
-      if (silent()) {
-        const reached = await fetch(SESSION, { cache: "no-store", signal: AbortSignal.timeout(SILENCE) }).then(() => true, () => false);
-        if (!reached && silent()) this.#cut();
-      }
-      this.#watchTimer = undefined;
-    }, SILENCE);
+    const generation = this.#generation;
+    const options = { cache: "no-store", signal: AbortSignal.timeout(PATIENCE), headers: { "Outrigger-Console": "1" } };
+    const reached = await fetch(REACHABLE, options).then(() => true, () => false);
+    if (!reached && this.#open && this.#heard === heard && this.#generation === generation) this.#cut();
   }
 
   #forget() {
@@ -240,9 +251,9 @@ export class Connection {
   }
 
   /** Ends the connection in a way that the server takes for a cut. */
-  #cut() {
+  #cut(message) {
     this.#drop(4000);
-    this.#comeBack();
+    this.#comeBack(message);
   }
 
   #drop(code) {

@@ -25,7 +25,7 @@ const event = (type, fields) => Object.assign(new Event(type), fields);
  * @property {number} [minDelay] the longest delay before the second attempt to come back, in milliseconds: 200
  * @property {number} [maxDelay] the longest delay between later attempts: 10,000
  * @property {number} [deadAfter] while the page is visible, this long without a message makes the socket ask whether the server can
- *   be reached, and it waits as long for the answer: 5,000. 0: it does not ask
+ *   be reached. Without an answer, the connection counts as cut before twice the time has passed: 5,000. 0: it does not ask
  * @property {boolean} [early] whether `send` before the first connection keeps the message instead of throwing
  * @property {typeof WebSocket} [WebSocket] another class of WebSockets
  * @property {typeof fetch} [fetch] another function to learn why a handshake has failed
@@ -65,7 +65,7 @@ export class ResumableWebSocket extends EventTarget {
   onresume = null;
   #binaryType = "blob"; #url; #protocols; #options;
   #socket; #token = "new"; #kept = []; #keptBytes = 0; #next = 0; #confirmed = 0;
-  #attempts = 0; #timer; #steadyTimer; #ticker; #heard = false; #pumpTimer; #confirmAfter = 0; #refresh = 1000; #unlisten = () => {};
+  #attempts = 0; #timer; #steadyTimer; #ticker; #heard = 0; #pumpTimer; #confirmAfter = 0; #refresh = 1000; #unlisten = () => {};
 
   /**
    * @param {string | URL | (() => string | URL)} url the address, or a function that is called for each connection
@@ -152,22 +152,20 @@ export class ResumableWebSocket extends EventTarget {
     const all = [[globalThis, "online", wake], [globalThis, "pageshow", wake], [page, "visibilitychange", wake], [globalThis, "offline", lose]];
     for (const [target, type, listener] of all) target.addEventListener(type, listener);
     this.#unlisten = () => { for (const [target, type, listener] of all) target.removeEventListener(type, listener); };
-    if (this.#options.deadAfter) this.#ticker = setInterval(() => this.#check(), this.#options.deadAfter);
+    if (this.#options.deadAfter) this.#ticker = setInterval(() => this.#check(), 1000);
   }
 
   /** A browser notices a dead network late, and a page does not see PINGs. So a socket without messages asks for a file. */
   async #check() {
     const { deadAfter, fetch = globalThis.fetch } = this.#options;
     const socket = this.#socket;
-    const silent = () => this.connected && this.#socket === socket && !this.#heard;
-    if (globalThis.document.visibilityState === "visible" && silent()) {
-      const url = new URL("/favicon.ico", this.#address());
-      url.protocol = url.protocol.replace("ws", "http");
-      const options = { cache: "no-store", mode: "no-cors", credentials: "omit", signal: AbortSignal.timeout(deadAfter - 100) };
-      const answered = await fetch(url, options).then(() => true, () => false);
-      if (!answered && silent()) this.#cut("the server does not answer");
-    }
-    this.#heard = false;
+    if (globalThis.document.visibilityState !== "visible" || !this.connected || Date.now() < this.#heard + deadAfter) return;
+    const heard = this.#heard = Date.now();
+    const url = new URL("/favicon.ico", this.#address());
+    url.protocol = url.protocol.replace("ws", "http");
+    const options = { cache: "no-store", mode: "no-cors", credentials: "omit", signal: AbortSignal.timeout(0.78 * deadAfter) };
+    const answered = await fetch(url, options).then(() => true, () => false);
+    if (!answered && this.connected && this.#socket === socket && this.#heard === heard) this.#cut("the server does not answer");
   }
 
   #connect() {
@@ -190,7 +188,7 @@ export class ResumableWebSocket extends EventTarget {
     socket.onopen = () => isNew && this.#opened(socket);
     let first = true;
     socket.onmessage = ({ data }) => {
-      this.#heard = true;
+      this.#heard = Date.now();
       const notice = first && typeof data === "string" && data.startsWith('{"outrigger":') ? JSON.parse(data).outrigger : undefined;
       const wasFirst = first;
       first = false;
@@ -217,7 +215,7 @@ export class ResumableWebSocket extends EventTarget {
     clearTimeout(this.#timer);
     this.#timer = undefined;
     this.connected = true;
-    this.#heard = true;
+    this.#heard = Date.now();
     this.protocol = socket.protocol;
     this.extensions = socket.extensions;
     this.#steadyTimer = setTimeout(() => { this.#attempts = 0; }, STEADY);

@@ -761,6 +761,7 @@ addEventListener("beforeunload", (event) => {
 });
 
 addEventListener("online", () => connection.wake(true));
+addEventListener("offline", () => connection.lose());
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) return;
   marked = false;
@@ -772,7 +773,8 @@ let awake = Date.now();
 setInterval(() => {
   if (Date.now() - awake > 20_000) connection.wake(true);
   awake = Date.now();
-}, 5000);
+  if (!document.hidden) connection.check();
+}, 1000);
 
 // The start.
 

@@ -29,18 +29,20 @@ const script = (name, text) => {
 /** Passes connections to the server, and cuts them on request, or `early`: each WebSocket after its first message. */
 class Cutter {
   early = false;
-  cuts = 0; online = true; upgrades = 0; #pairs = new Set(); #server;
+  cuts = 0; online = true; frozen = false; upgrades = 0; sockets = new Set(); #pairs = new Set(); #server;
 
   async start(port) {
     this.port = port;
     this.#server = net.createServer((near) => {
       if (!this.online) return near.resetAndDestroy();
+      if (this.frozen) return this.sockets.add(near.pause().on("error", () => {}));
       const far = net.connect(this.port, "127.0.0.1");
       const cut = () => { near.resetAndDestroy(); far.resetAndDestroy(); };
       this.#pairs.add(cut);
       for (const [from, to] of [[near, far], [far, near]]) {
         from.on("error", () => {}).on("close", () => { to.destroySoon(); this.#pairs.delete(cut); });
         from.pipe(to);
+        this.sockets.add(from);
       }
       let upgraded = false;
       near.on("data", (data) => {
@@ -59,6 +61,8 @@ class Cutter {
   }
 
   cut() { this.cuts++; for (const cut of this.#pairs) cut(); }
+  /** The network is dead: nothing arrives any more, in open and in new connections, and nobody says so. */
+  freeze() { this.frozen = true; for (const socket of this.sockets) { socket.unpipe(); socket.pause(); } }
   goOffline() { this.online = false; this.cut(); }
   goOnline() { this.online = true; }
   stop() { this.goOffline(); this.#server.close(); }
@@ -411,6 +415,30 @@ os.read(0, 1)
     await page.says(/Exited with code 7/);
     await page.close();
     cutter.stop();
+    await server.stop();
+  },
+
+  /** A browser that is offline, and a network that is dead without a sign, are noticed without typing. The cursor does not animate. */
+  async dead(browser) {
+    // The program asks for a block that blinks.
+    const server = await serve("terminal", "--", "sh", "-c", "printf '\\033[1 q'; exec cat");
+    const cutter = new Cutter();
+    const port = await cutter.start(server.port);
+    const page = await Page.open(browser, `http://127.0.0.1:${port}${server.path}#token=${TOKEN}&renderer=dom`);
+    await page.says(/Connected/);
+    await page.page.locator(".xterm-cursor").first().waitFor({ state: "attached" });
+    assert.equal(await page.page.evaluate(() => document.getAnimations().length), 0, "nothing animates");
+    await page.page.context().setOffline(true);
+    await page.says(/No connection since/);
+    await page.page.context().setOffline(false);
+    await page.says(/Connected/);
+    const began = Date.now();
+    cutter.freeze();
+    await page.says(/No connection since/);
+    console.log(`    a dead network is noticed after ${((Date.now() - began) / 1000).toFixed(1)} s`);
+    await page.close();
+    cutter.stop();
+    for (const socket of cutter.sockets) socket.destroy();
     await server.stop();
   },
 
