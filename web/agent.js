@@ -13,6 +13,8 @@ const $ = (id) => document.getElementById(id);
 
 /** How often the list of sessions is read again while the page is visible. */
 const REFRESH = 15_000;
+/** When the agent has not answered `initialize` for this long, the page says so. */
+const PATIENCE = 5000;
 /** The agent wants its user to sign in first. */
 const AUTH_REQUIRED = -32000;
 const DIRECTORY = `outrigger.directory ${location.pathname}`;
@@ -122,8 +124,9 @@ function showState() {
   setHidden($("share"), !(view && identity?.auth && identity.scope === "all" && view.role !== "failed"));
   setHidden($("notify"), !(view && "Notification" in globalThis && Notification.permission === "default" && isSecureContext));
   const { used, size } = view?.usage ?? {};
-  setHidden($("people"), !size);
-  if (size) setText($("people"), `${Math.round((100 * used) / size)} % of the agent's context is used`);
+  const hasUsage = Number.isFinite(used) && Number.isFinite(size) && size > 0;
+  setHidden($("people"), !hasUsage);
+  if (hasUsage) setText($("people"), `${Math.round((100 * used) / size)} % of the agent's context is used`);
   const text = !view ? "Choose a session, or begin a new one." : view.role === "failed" ? (view.reason ?? "The session is not there.") : view.isCut ? "Earlier messages are no longer kept." : "";
   const isEmpty = view?.role === "controller" && !view.transcript.node.childElementCount;
   setText($("empty"), isEmpty && !text ? "Ask the agent for something." : text);
@@ -161,7 +164,7 @@ function showSessions() {
     return { sessionId, name: plain(open?.title || title || sessionId), about: [plain(open?.directory || cwd || ""), updatedAt && new Date(updatedAt).toLocaleString()].filter(Boolean).join(", "), mark, isCurrent: view?.id === sessionId };
   });
   const key = JSON.stringify(items);
-  setHidden($("no-sessions"), items.length > 0);
+  setHidden($("no-sessions"), items.length > 0 || !client);
   if ($("sessions").shown === key) return;
   $("sessions").shown = key;
   const focused = document.activeElement?.dataset?.id;
@@ -247,9 +250,7 @@ async function openSession(id) {
 
 $("take-over").addEventListener("click", async () => {
   const taken = view;
-  if (taken.role === "viewer") taken.close();
-  if (!(await taken.control(true))) note(taken.reason, true);
-  if (taken.role === "viewer") openSession(taken.id);
+  if (!(await taken.takeOver())) note(taken.reason, true);
 });
 
 /** Asks for the directory of a new session. */
@@ -382,37 +383,46 @@ async function connect() {
     else if (early.length < 100) early.push({ method, params });
   });
   made.addEventListener("request", ({ detail: { params, id } }) => {
-    const answer = (optionId) => made.answer(id, { outcome: { outcome: "selected", optionId } });
+    const answer = (optionId) => made.answer(id, { outcome: optionId === undefined ? { outcome: "cancelled" } : { outcome: "selected", optionId } });
     if (views.has(params.sessionId)) views.get(params.sessionId).transcript.permission(params, id, answer);
     else made.answer(id, { outcome: { outcome: "cancelled" } });
   });
   await made.initialize();
   client = made;
-  made.addEventListener("close", () => client === made && reconnect());
+  made.addEventListener("close", ({ detail }) => client === made && reconnect(detail));
 }
 
 /** The server does not have the conversation any more. The page begins a new one, in which it opens its session again. */
-async function reconnect() {
+async function reconnect({ code, reason }) {
   const current = view?.id;
-  const draft = view?.draft ?? "";
   client = undefined;
-  for (const one of views.values()) one.close();
+  for (const one of views.values()) {
+    if (code === 1009) one.putBack();
+    else one.keepDraft();
+    one.close();
+  }
   views.clear();
+  if (code === 1009) note(`The server did not accept the prompt: ${plain(reason) || "it is too long"}.`, true);
   showLost("the conversation has to begin anew");
   await begin(current);
-  if (view && draft) {
-    view.draft = draft;
-    showState();
-  }
 }
 
 /** Connects, and opens a session. A client that may only watch gets no agent process of its own, and views the session instead. */
 async function begin(id) {
   for (let wait = 500; ; wait = Math.min(10_000, wait * 2)) {
+    // A connection that cannot be made says so itself.
+    const late = setTimeout(() => {
+      if (lostSince) return;
+      showConnection("gone", "waiting for the agent");
+      setText($("empty"), "The agent has not answered yet. If it is not an agent of the Agent Client Protocol, it never will.");
+      setHidden($("empty"), false);
+    }, PATIENCE);
     try {
       await connect();
+      clearTimeout(late);
       break;
     } catch (error) {
+      clearTimeout(late);
       if (id && error.code) {
         client = undefined;
         break;
@@ -466,7 +476,10 @@ async function main() {
 // nothing needs this connection any more.
 addEventListener("pagehide", () => {
   const all = [...views.values()];
-  for (const one of all) one.close();
+  for (const one of all) {
+    one.keepDraft();
+    one.close();
+  }
   if (!all.some(({ running, role }) => running && role === "controller")) client?.close();
 });
 addEventListener("pageshow", ({ persisted }) => persisted && location.reload());

@@ -55,7 +55,7 @@ export class AgentClient extends EventTarget {
     for (const type of ["open", "resume"])
       this.#socket.addEventListener(type, () => this.#tell("state", { state: "live", text: "connected" }));
     this.#socket.addEventListener("close", ({ code, reason, status }) => {
-      for (const { reject } of this.#pending.values()) reject(new RequestError({ message: reason || "the connection has ended" }));
+      for (const { reject } of this.#pending.values()) reject(Object.assign(new RequestError({ message: reason || "the connection has ended" }), { isLost: true }));
       this.#pending.clear();
       this.#tell("close", { code, reason, status });
     });

@@ -4,8 +4,9 @@
 import { element, formatBytes } from "./common.js";
 import { note, plain } from "./view.js";
 
-/** The most bytes of a file in a prompt. The server accepts messages of 64 MiB, and base64 adds a third. */
+/** The most bytes of a file, and of a prompt as it is sent. The server accepts messages of 64 MiB, if `--max-message` is not less. */
 const MOST_FILE = 8 << 20;
+const MOST_PROMPT = 60 << 20;
 const MOST_SUGGESTIONS = 8;
 /** With a finger, Enter is for the next line, and the button sends. */
 const isTouch = matchMedia("(pointer: coarse)").matches;
@@ -209,10 +210,15 @@ export class Composer {
     const named = [...text.matchAll(/(?:^|\s)@([^\s@]*[^\s@.,;:!?)])/g)].map(([, path]) => path);
     const links = [...new Set(named)].map((path) => ({ type: "resource_link", name: path.split("/").at(-1), uri: fileUri(path, view.directory) }));
     const blocks = [...(text ? [{ type: "text", text }] : []), ...links, ...view.files.map(({ block }) => block)];
+    if (new Blob([JSON.stringify(blocks)]).size > MOST_PROMPT) {
+      note(`A prompt can have at most ${formatBytes(MOST_PROMPT)}. Remove some files.`, true);
+      return;
+    }
+    const { files } = view;
     view.draft = "";
     view.files = [];
     this.#suggest([]);
-    this.send({ text, blocks });
+    this.send({ text, blocks, files });
     this.show();
   }
 }

@@ -18,13 +18,21 @@ export const ownSessions = () => [...kept].map(([id, { cwd, title }]) => ({ sess
 
 function keep(id, fields) {
   kept.set(id, { ...kept.get(id), ...fields });
+  const save = (all) => storage.setItem(KEY, JSON.stringify(Object.fromEntries(all)));
   try {
-    storage.setItem(KEY, JSON.stringify(Object.fromEntries(kept)));
-  } catch { /* the browser has no room */ }
+    save(kept);
+  } catch {
+    // The browser has no room for the files. They stay until the page is reloaded.
+    try {
+      save([...kept].map(([id, { files: _, ...others }]) => [id, others]));
+    } catch { /* nor for the rest */ }
+  }
 }
 
-/** Denied: another client controls the session. */
+/** Another client controls the session. */
 const DENIED = -32010;
+/** The agent does not have the session any more, for example because it has been started again. */
+const LOST = -32002;
 
 /** What to call a client. */
 const nameOf = ({ title, name }) => plain(title ?? name ?? "another client");
@@ -41,14 +49,19 @@ export class SessionView extends EventTarget {
   controller = "";
   modes; models; options;
   #client; #socket;
+  /** The prompt that the agent is working on. */
+  #sent;
+  /** Whether the agent is about to send everything again. */
+  #loads = false;
 
   constructor(id, client, keepEnd) {
     super();
     this.id = id;
     this.#client = client;
     this.transcript = new Transcript(keepEnd);
-    const { title, cwd, modes, models, options } = kept.get(id) ?? {};
-    Object.assign(this, { title: title ?? "", directory: cwd ?? "", modes, models, options });
+    const { title, cwd, modes, models, options, draft, files, queue } = kept.get(id) ?? {};
+    Object.assign(this, { title: title ?? "", directory: cwd ?? "", modes, models, options, draft: draft ?? "", files: files ?? [], queue: queue ?? [] });
+    if (draft || files || queue) keep(id, { draft: undefined, files: undefined, queue: undefined });
     for (const type of ["change", "ask"])
       this.transcript.addEventListener(type, ({ detail }) => this.dispatchEvent(new CustomEvent(type, { detail })));
     this.transcript.addEventListener("end", () => {
@@ -125,14 +138,22 @@ export class SessionView extends EventTarget {
     return this.view();
   }
 
+  /** Takes control from another client. Returns whether that has succeeded. A page that may not do so views the session again. */
+  async takeOver() {
+    const wasViewer = this.role === "viewer";
+    if (wasViewer) this.close();
+    if (await this.control(true)) return true;
+    if (wasViewer) await this.view();
+    return false;
+  }
+
   /** Takes control. Returns whether that has succeeded. */
   async control(takeover = false) {
     const canLoad = this.#client.agent.agentCapabilities?.loadSession;
     // An observer has the last updates. Older ones come from the agent, which sends all of them again.
-    const methods = this.role === "observer" && !(this.isCut && canLoad) ? ["session/resume", "session/load"] : ["session/load", "session/resume"];
+    const methods = ["observer", "viewer"].includes(this.role) && !(this.isCut && canLoad) ? ["session/resume", "session/load"] : ["session/load", "session/resume"];
     for (const method of methods.filter((one) => one !== "session/load" || canLoad)) {
-      const before = this.role;
-      if (method === "session/load") this.transcript.clear();
+      this.#loads = method === "session/load";
       try {
         const result = await this.#client.request(method, this.#opening(takeover));
         if (method === "session/load") {
@@ -144,7 +165,8 @@ export class SessionView extends EventTarget {
       } catch (error) {
         this.reason = error.message;
         if (error.code === DENIED) return false;
-        this.role = before;
+      } finally {
+        this.#loads = false;
       }
     }
     return false;
@@ -157,6 +179,7 @@ export class SessionView extends EventTarget {
       this.#socket = socket;
       socket.addEventListener("message", ({ data }) => {
         const { method, params = {} } = parse(data) ?? {};
+        if (this.#socket !== socket) return;
         if (method === "_outrigger/watching") {
           this.transcript.clear();
           this.isCut = Boolean(params._meta?.outrigger?.historyCut);
@@ -170,6 +193,7 @@ export class SessionView extends EventTarget {
       socket.addEventListener("cut", ({ reason }) => tell("gone", reason));
       socket.addEventListener("resume", () => tell("live", "connected"));
       socket.addEventListener("close", ({ code, reason, status }) => {
+        if (this.#socket !== socket) return resolve(false);
         const wasOpen = this.role === "viewer";
         this.reason = reason;
         if (wasOpen && status === 410) return resolve(this.view());
@@ -182,6 +206,10 @@ export class SessionView extends EventTarget {
 
   /** Handles a notification about the session. */
   handle(method, params) {
+    if (this.#loads && method === "session/update") {
+      this.#loads = false;
+      this.transcript.clear();
+    }
     switch (method) {
       case "session/update":
         if (isObject(params.update)) this.#update(params.update);
@@ -208,7 +236,7 @@ export class SessionView extends EventTarget {
   #update(update) {
     switch (update.sessionUpdate) {
       case "available_commands_update":
-        this.commands = list(update.availableCommands);
+        this.commands = list(update.availableCommands).filter(({ name }) => typeof name === "string");
         return;
       case "current_mode_update":
         if (this.modes) this.modes = { ...this.modes, currentModeId: update.currentModeId };
@@ -246,11 +274,48 @@ export class SessionView extends EventTarget {
       this.#keepOffers();
     }
     this.transcript.prompt(prompt.blocks);
+    this.#sent = prompt;
     this.#client.request("session/prompt", { sessionId: this.id, prompt: prompt.blocks }).then(
-      ({ stopReason }) => this.transcript.endTurn(stopReason),
-      // If the session was taken over, the turn goes on.
-      (error) => this.role === "controller" && this.transcript.endTurn("error", error),
+      ({ stopReason }) => {
+        this.#sent = undefined;
+        this.transcript.endTurn(stopReason);
+      },
+      (error) => this.#failed(error),
     );
+  }
+
+  /** A prompt has failed. What waited for its turn comes back, instead of following it into the same failure. */
+  async #failed(error) {
+    // If the session was taken over, the turn goes on. If the connection has ended, the page begins a new one.
+    if (this.role !== "controller" || error.isLost) return;
+    if (error.code === LOST) this.putBack();
+    else this.#sent = undefined;
+    this.#unqueue();
+    this.transcript.endTurn("error", error);
+    if (error.code !== LOST) return;
+    if (await this.control(true)) this.transcript.event("The session was opened again. You can send the prompt again.");
+    else this.#set("ended", "The agent does not have this session any more.");
+  }
+
+  #unqueue() {
+    for (const { text, files } of this.queue.splice(0)) {
+      this.draft = [this.draft, text].filter(Boolean).join("\n\n");
+      this.files.push(...(files ?? []));
+    }
+  }
+
+  /** Puts a prompt that was not accepted back, and keeps what was written for the next view of the session. */
+  putBack() {
+    const { text, files } = this.#sent ?? {};
+    this.#sent = undefined;
+    this.draft = [text, this.draft].filter(Boolean).join("\n\n");
+    this.files = [...(files ?? []), ...this.files];
+    this.keepDraft();
+  }
+
+  /** Keeps what was written, for a reload. */
+  keepDraft() {
+    keep(this.id, { draft: this.draft, files: this.files, queue: this.queue });
   }
 
   #next() {
@@ -260,7 +325,8 @@ export class SessionView extends EventTarget {
   /** Asks the agent to stop. It answers the prompt when it has. */
   stop() {
     // What waits would start at once.
-    for (const { text } of this.queue.splice(0)) this.draft = [this.draft, text].filter(Boolean).join("\n\n");
+    this.#unqueue();
+    this.transcript.cancelPermissions();
     this.#client.notify("session/cancel", { sessionId: this.id });
     this.#changed();
   }
@@ -286,6 +352,8 @@ export class SessionView extends EventTarget {
 
   /** The connection has ended, and this view with it. */
   close() {
-    this.#socket?.close();
+    const socket = this.#socket;
+    this.#socket = undefined;
+    socket?.close();
   }
 }

@@ -7,6 +7,16 @@ import { codeBox, safeLink, showMarkdown } from "./markdown.js";
 import { plain } from "./view.js";
 
 export const list = (value) => (Array.isArray(value) ? value.filter(isObject) : []);
+/** The value of a table's own key, for keys that an agent chooses. */
+export const own = (table, key) => (Object.hasOwn(table, key) ? table[key] : undefined);
+
+/** Text whose meaning matters to somebody who approves it: nothing of it is left out, and control characters are shown. */
+export const visible = (text) =>
+  (typeof text === "object" && text !== null ? JSON.stringify(text) : String(text ?? ""))
+    .replace(/[\x00-\x08\x0b-\x1f]/g, (char) => String.fromCharCode(0x2400 + char.charCodeAt(0)))
+    .replace(/\x7f/g, "\u2421")
+    .replace(/[\x80-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (char) => `<U+${char.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}>`);
+
 const json = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
 
 /** The most rows of a difference that are shown at first, and the most characters of raw input and output. */
@@ -46,7 +56,7 @@ function diffRow({ kind, text, before, after }) {
     element("span", { class: "number", "aria-hidden": "true" }, String(before ?? "").padStart(4), " ", String(after ?? "").padStart(4)),
     element("span", { class: "mark", "aria-hidden": "true" }, MARKS[kind]),
     NAMES[kind] && element("span", { class: "visually-hidden" }, NAMES[kind]),
-    plain(text) || " ",
+    visible(text) || " ",
   );
 }
 
@@ -54,12 +64,16 @@ const skippedRow = (count) => element("div", { class: "skipped" }, `${count} equ
 
 /** The difference between two texts of a file. */
 function showDiff({ path, oldText, newText }) {
-  const rows = diffLines(plain(oldText ?? ""), plain(newText ?? ""));
+  const [before, after] = [String(oldText ?? ""), String(newText ?? "")];
+  const rows = diffLines(before, after);
   const count = (kind) => rows.filter((row) => row.kind === kind).length;
   const found = hunks(rows);
   const all = found.hunks.flatMap(({ skipped, rows: near }) => [skipped && skippedRow(skipped), ...near.map(diffRow)]).filter(Boolean);
   if (found.skipped && all.length) all.push(skippedRow(found.skipped));
-  const box = element("div", { class: "diff", tabindex: "0", role: "group", "aria-label": `Changes of ${plain(path)}` }, all.slice(0, MOST_ROWS));
+  const isOpen = (text) => text && !text.endsWith("\n");
+  if (isOpen(after) && !isOpen(before)) all.push(element("div", { class: "skipped" }, "the new text has no line feed at its end"));
+  if (isOpen(before) && after && !isOpen(after)) all.push(element("div", { class: "skipped" }, "the new text gets a line feed at its end"));
+  const box = element("div", { class: "diff", tabindex: "0", role: "group", "aria-label": `Changes of ${visible(path)}` }, all.slice(0, MOST_ROWS));
   if (!all.length) box.append(element("div", { class: "skipped" }, "no line differs"));
   if (all.length > MOST_ROWS) {
     const more = element("button", { type: "button" }, `Show ${all.length - MOST_ROWS} more lines`);
@@ -69,7 +83,7 @@ function showDiff({ path, oldText, newText }) {
   const title = element(
     "p",
     { class: "file" },
-    element("span", { class: "path" }, plain(path)),
+    element("span", { class: "path" }, visible(path)),
     oldText === undefined || oldText === null ? " new " : " ",
     element("span", { class: "plus" }, `+${count("plus")}`),
     " ",
@@ -81,9 +95,9 @@ function showDiff({ path, oldText, newText }) {
 /** A difference that the agent has already written as lines with `+` and `-`. */
 function showPatch(text) {
   const kinds = { "+": "plus", "-": "minus" };
-  const rows = plain(text)
+  const rows = String(text)
     .split("\n")
-    .map((line) => element("div", { class: kinds[line[0]] ?? "same" }, line || " "));
+    .map((line) => element("div", { class: own(kinds, line[0]) ?? "same" }, visible(line) || " "));
   return element("div", { class: "diff", tabindex: "0", role: "group", "aria-label": "Changes" }, rows);
 }
 
@@ -140,12 +154,12 @@ export class ToolCall {
   update(update) {
     const { fields } = this;
     for (const [name, value] of Object.entries(update)) if (value !== null && value !== undefined) fields[name] = value;
-    this.#title.textContent = plain(fields.title ?? fields.name ?? "Tool call");
-    const [look, text] = STATES[fields.status] ?? ["busy", String(fields.status ?? "pending")];
+    this.#title.textContent = visible(fields.title ?? fields.name ?? "Tool call");
+    const [look, text] = own(STATES, fields.status) ?? ["busy", plain(fields.status ?? "pending")];
     this.#state.className = `state ${look}`;
     this.#state.textContent = text;
-    const places = list(fields.locations).map(({ path, line }) => plain(line === undefined || line === null ? path : `${path}:${line}`));
-    this.#about.textContent = [fields.kind, ...places].filter(Boolean).join(", ");
+    const places = list(fields.locations).map(({ path, line }) => visible(line === undefined || line === null ? path : `${path}:${line}`));
+    this.#about.textContent = [visible(fields.kind), ...places].filter(Boolean).join(", ");
     this.#about.hidden = !this.#about.textContent;
     if (Array.isArray(update.content)) this.#body.replaceChildren(...list(update.content).map(showContent));
     if (update.rawInput !== undefined || update.rawOutput !== undefined) {

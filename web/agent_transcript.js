@@ -2,7 +2,7 @@
 // or version 2 of the Agent Client Protocol.
 
 import { isObject } from "./agent_client.js";
-import { list, showBlock, ToolCall } from "./agent_tools.js";
+import { list, own, showBlock, ToolCall, visible } from "./agent_tools.js";
 import { element } from "./common.js";
 import { showMarkdown } from "./markdown.js";
 import { plain } from "./view.js";
@@ -157,7 +157,8 @@ export class Transcript extends EventTarget {
       this.#keepEnd(() => message.body.append(shown));
       return;
     }
-    if (!message.text) {
+    // The chunks of a prompt are its blocks, and the history does not say where the next prompt begins.
+    if (!message.text || message.kind === "user_message") {
       message.text = new GrowingText(this.#keepEnd, message.kind !== "user_message");
       message.body.append(message.text.node);
     }
@@ -183,7 +184,6 @@ export class Transcript extends EventTarget {
     const kind = update.sessionUpdate;
     const [, base, isChunk] = /^(user_message|agent_message|agent_thought)(_chunk)?$/.exec(kind) ?? [];
     if (base) {
-      if (base === "user_message" && this.#current?.kind !== base) this.#current = undefined;
       const message = this.#message(base, update.messageId);
       if (!isChunk) {
         message.body.replaceChildren();
@@ -258,7 +258,7 @@ export class Transcript extends EventTarget {
       this.#current = undefined;
     }
     const row = ({ content, status, priority }) => {
-      const [look, text] = PLAN_STATES[status] ?? PLAN_STATES.pending;
+      const [look, text] = own(PLAN_STATES, status) ?? PLAN_STATES.pending;
       const state = element("span", { class: `state ${look}` }, element("span", { class: "visually-hidden" }, `${text}: `));
       return element("li", { class: status === "completed" && "done" }, state, `${plain(content)}${priority === "high" ? " (important)" : ""}`);
     };
@@ -294,39 +294,51 @@ export class Transcript extends EventTarget {
    */
   permission(params, requestId, answer) {
     const call = params.toolCall ?? params.subject?.toolCall;
-    const isKnown = isObject(call) && this.#tools.has(String(call.toolCallId));
-    if (isObject(call) && call.toolCallId !== undefined && (call.title || isKnown)) this.#updateTool(call);
+    // Whoever approves it sees all of it.
+    if (isObject(call) && call.toolCallId !== undefined) this.#updateTool(call);
     const about = params.title ?? call?.title ?? this.#tools.get(String(call?.toolCallId))?.fields.title ?? params.subject?.command;
-    const key = String(call?.toolCallId ?? `request ${requestId}`);
-    this.#permissions.get(key)?.node.remove();
+    const toolCallId = call?.toolCallId;
+    // The same request was shown before this page could answer it.
+    for (const [known, { node, ...other }] of this.#permissions) {
+      const isSame = other.requestId === requestId || (answer && !other.answer && toolCallId !== undefined && other.toolCallId === toolCallId);
+      if (!isSame) continue;
+      node.remove();
+      this.#permissions.delete(known);
+    }
+    const key = Symbol("permission");
     const state = element("span", { class: "state warn" }, answer ? "your answer is needed" : "waiting for an answer");
     const options = list(params.options);
     const row = element("div", { class: "choices" });
     const node = element(
       "div",
       { class: "box permission", role: "group", "aria-label": "Permission request" },
-      element("div", { class: "line" }, element("h2", {}, `Permission: ${plain(about) || "requested"}`), state),
-      params.description && element("p", {}, plain(params.description)),
+      element("div", { class: "line" }, element("h2", {}, `Permission: ${visible(about) || "requested"}`), state),
+      params.description && element("p", {}, visible(params.description)),
       row,
     );
-    const permission = { node, state, row, options, requestId, answer };
+    const permission = { node, state, row, options, requestId, toolCallId, answer };
     this.#permissions.set(key, permission);
     const choose = (option) => {
       answer(option.optionId);
-      this.#settle(key, `answered: ${plain(option.name)}`);
+      this.#settle(key, `answered: ${visible(option.name)}`);
+    };
+    const dismiss = () => {
+      answer();
+      this.#settle(key, "dismissed");
     };
     row.append(
       ...options.map((option) =>
         answer
-          ? element("button", { type: "button", class: /^allow/.test(option.kind) ? "primary" : "", onclick: () => choose(option) }, plain(option.name ?? option.optionId))
-          : element("span", { class: "option" }, plain(option.name ?? option.optionId)),
+          ? element("button", { type: "button", class: /^allow/.test(option.kind) ? "primary" : "", onclick: () => choose(option) }, visible(option.name ?? option.optionId))
+          : element("span", { class: "option" }, visible(option.name ?? option.optionId)),
       ),
     );
+    if (answer && !options.length) row.append(element("button", { type: "button", onclick: dismiss }, "Dismiss"));
     this.#append(node);
     this.#current = undefined;
     this.#begin();
     this.#changed();
-    if (answer) this.dispatchEvent(new CustomEvent("ask", { detail: { text: plain(about) || "a permission" } }));
+    if (answer) this.dispatchEvent(new CustomEvent("ask", { detail: { text: visible(about) || "a permission" } }));
   }
 
   #settle(key, text) {
@@ -342,11 +354,21 @@ export class Transcript extends EventTarget {
 
   /** Another client has answered, or the agent has withdrawn the request. */
   #resolved({ toolCallId, requestId, chosenOptionId, resolvedBy }) {
-    const byRequest = [...this.#permissions].find(([, permission]) => permission.requestId === requestId)?.[0];
-    const key = this.#permissions.has(String(toolCallId)) ? String(toolCallId) : byRequest;
+    const all = [...this.#permissions];
+    const found = all.find(([, one]) => one.requestId === requestId) ?? all.find(([, one]) => toolCallId !== undefined && one.toolCallId === toolCallId);
+    const key = found?.[0];
     const option = this.#permissions.get(key)?.options.find(({ optionId }) => optionId === chosenOptionId);
     const by = isObject(resolvedBy) ? (resolvedBy.name ?? resolvedBy.clientId) : resolvedBy;
-    this.#settle(key, `answered${option ? `: ${plain(option.name)}` : ""}${by ? `, by ${plain(by)}` : ""}`);
+    this.#settle(key, `answered${option ? `: ${visible(option.name)}` : ""}${by ? `, by ${plain(by)}` : ""}`);
+  }
+
+  /** Answers what waits for this page: the turn is to stop. */
+  cancelPermissions() {
+    for (const [key, { answer }] of [...this.#permissions]) {
+      if (!answer) continue;
+      answer();
+      this.#settle(key, "cancelled");
+    }
   }
 
   /** A request to this page is not to be answered any more. The update that says who has answered may come before or after it. */
@@ -363,7 +385,7 @@ export class Transcript extends EventTarget {
   endTurn(reason, error) {
     for (const key of [...this.#permissions.keys()]) this.#settle(key, reason === "cancelled" ? "cancelled" : "not answered here");
     this.#current = this.#plan = undefined;
-    const text = error ? `The turn has failed: ${error.message ?? JSON.stringify(error)}` : (STOPS[reason] ?? `The turn has ended: ${reason ?? "unknown"}`);
+    const text = error ? `The turn has failed: ${error.message ?? JSON.stringify(error)}` : (own(STOPS, reason) ?? `The turn has ended: ${plain(reason ?? "unknown")}`);
     if (text) this.event(text, error ? "bad" : "");
     const wasRunning = this.running;
     this.running = false;

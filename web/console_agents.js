@@ -11,6 +11,7 @@ const agentsTable = new Table($("agents-table"), 520, ({ key }) => key, [
   {
     name: "State",
     kind: "tight",
+    value: ({ running }) => (running ? "running" : "not running"),
     fill: (cell, { running }) => fillState(cell, running ? "good" : "bad", running ? "running" : "not running"),
   },
   {
@@ -18,9 +19,9 @@ const agentsTable = new Table($("agents-table"), 520, ({ key }) => key, [
     kind: "tight",
     text: ({ version }) => (version === undefined || version === null ? "" : `version ${version}`),
   },
-  { name: "Clients", kind: "number", text: ({ clients }) => formatCount(clients ?? 0) },
-  { name: "Sessions", kind: "number", text: ({ sessions }) => formatCount(sessions ?? 0) },
-  { name: "Restarts", kind: "number", text: ({ restarts }) => formatCount(restarts ?? 0) },
+  { name: "Clients", kind: "number", value: ({ clients }) => clients ?? 0, text: ({ clients }) => formatCount(clients ?? 0) },
+  { name: "Sessions", kind: "number", value: ({ sessions }) => sessions ?? 0, text: ({ sessions }) => formatCount(sessions ?? 0) },
+  { name: "Restarts", kind: "number", value: ({ restarts }) => restarts ?? 0, text: ({ restarts }) => formatCount(restarts ?? 0) },
 ]);
 
 const SESSION_STATES = {
@@ -38,12 +39,13 @@ const sessionsTable = new Table($("sessions-table"), 640, ({ path, id }) => `${p
   {
     name: "State",
     kind: "tight",
+    value: ({ state }) => state,
     fill: (cell, { state }) => fillState(cell, ...(SESSION_STATES[state] ?? ["", String(state)])),
   },
   { name: "Owner", kind: "text", text: ({ owner }) => (owner === null || owner === undefined ? "nobody" : plain(owner)) },
   { name: "Client", kind: "tight", text: ({ client }) => client ?? "" },
-  { name: "Waiting requests", kind: "number", text: ({ waiting }) => formatCount(waiting ?? 0) },
-  { name: "Observers", kind: "number", text: ({ observers }) => formatCount(observers ?? 0) },
+  { name: "Waiting requests", kind: "number", value: ({ waiting }) => waiting ?? 0, text: ({ waiting }) => formatCount(waiting ?? 0) },
+  { name: "Observers", kind: "number", value: ({ observers }) => observers ?? 0, text: ({ observers }) => formatCount(observers ?? 0) },
   {
     name: "Actions",
     kind: "actions",
@@ -64,6 +66,8 @@ const sessionsTable = new Table($("sessions-table"), 640, ({ path, id }) => `${p
   },
 ]);
 
+agentsTable.changed = sessionsTable.changed = () => showAgents();
+
 export function showAgents() {
   const routes = agentRoutes();
   if (!routes.length) return showSection("agents", false);
@@ -79,7 +83,7 @@ export function showAgents() {
     sessions += fields.sessions ?? 0;
     for (const name of Object.keys(sums)) sums[name] += fields.agent?.[name] ?? fields[name] ?? 0;
   }
-  agentsTable.show(running);
+  agentsTable.show(agentsTable.first(running));
   const perClient = routes.length - new Set(running.map(({ path }) => path)).size;
   setText(
     $("agents-empty"),
@@ -96,7 +100,7 @@ export function showAgents() {
       .join(", ") + ".",
   );
   setHidden($("agents-empty"), false);
-  const shown = list.slice(0, sessionsTable.limit);
+  const shown = sessionsTable.first(list);
   sessionsTable.show(shown);
   setHidden($("sessions-title"), false);
   setEmpty($("sessions-empty"), sessionsTable, shown.length, Math.max(list.length, sessions), "No sessions.");

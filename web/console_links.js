@@ -110,8 +110,8 @@ const linksTable = new Table($("links-table"), 520, ({ id }) => id, [
   },
   { name: "Kind", kind: "tight", text: ({ session: sessionId }) => (sessionId ? "session" : "process") },
   { name: "Made by", kind: "text", text: ({ by }) => plain(by ?? "") },
-  { name: "Expires in", kind: "number", text: ({ expires_s }) => formatDuration(expires_s) },
-  { name: "Watching", kind: "number", text: ({ clients }) => formatCount(clients ?? 0) },
+  { name: "Expires in", kind: "number", value: ({ expires_s }) => expires_s, text: ({ expires_s }) => formatDuration(expires_s) },
+  { name: "Watching", kind: "number", value: ({ clients }) => clients ?? 0, text: ({ clients }) => formatCount(clients ?? 0) },
   {
     name: "Actions",
     kind: "actions",
@@ -121,6 +121,8 @@ const linksTable = new Table($("links-table"), 520, ({ id }) => id, [
       ),
   },
 ]);
+
+linksTable.changed = () => pollers.links.hurry();
 
 async function revoke(link) {
   if (
@@ -133,7 +135,7 @@ async function revoke(link) {
 }
 
 function showLinks(links) {
-  const shown = links.slice(0, linksTable.limit);
+  const shown = linksTable.first(links);
   linksTable.show(shown);
   setText($("links-count"), links.length ? formatCount(links.length) : "");
   setEmpty(

@@ -74,11 +74,12 @@ function processState(process) {
 
 const processesTable = new Table($("processes-table"), 860, ({ process_id }) => process_id, [
   { name: "Command", kind: "main text mono", text: commandLine },
-  { name: "Process id", kind: "number", text: ({ pid }) => String(pid) },
-  { name: "State", kind: "tight", fill: (cell, item) => fillState(cell, ...processState(item)) },
+  { name: "Process id", kind: "number", value: ({ pid }) => pid, text: ({ pid }) => String(pid) },
+  { name: "State", kind: "tight", value: (item) => processState(item)[1], fill: (cell, item) => fillState(cell, ...processState(item)) },
   {
     name: "CPU",
     kind: "number",
+    value: ({ process_id }) => usage.get(process_id)?.share,
     text: (item) => {
       const share = cpuShare(item);
       return share === null ? "" : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`;
@@ -87,9 +88,10 @@ const processesTable = new Table($("processes-table"), 860, ({ process_id }) => 
   {
     name: "Memory",
     kind: "number",
+    value: ({ state, mem_bytes }) => (state === "running" ? mem_bytes : undefined),
     text: ({ state, mem_bytes }) => (state === "running" && mem_bytes ? formatBytes(mem_bytes) : ""),
   },
-  { name: "Time", kind: "number", text: ({ running_s }) => formatDuration(running_s) },
+  { name: "Time", kind: "number", value: ({ running_s }) => running_s, text: ({ running_s }) => formatDuration(running_s) },
   {
     name: "Attached",
     kind: "tight",
@@ -195,7 +197,7 @@ function showProcesses() {
   const found = all.filter((item) =>
     matches($("processes-filter"), commandLine(item), item.pid, item.process_id, processState(item)[1]),
   );
-  const shown = found.slice(0, processesTable.limit);
+  const shown = processesTable.first(found);
   processesTable.show(shown);
   const running = all.filter(({ state }) => state === "running").length;
   setText($("processes-count"), `${formatCount(running)} running, ${formatCount(all.length - running)} exited`);
@@ -204,6 +206,7 @@ function showProcesses() {
   for (const id of usage.keys()) if (!processes.has(id)) usage.delete(id);
 }
 $("processes-filter").addEventListener("input", showProcesses);
+processesTable.changed = showProcesses;
 
 /** Asks for the processes of all routes and shows them. */
 export async function readProcesses() {

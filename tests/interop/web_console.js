@@ -115,6 +115,7 @@ async function main() {
     await processes(context, page, origin);
     await clients(page);
     await figures(page);
+    await most(page);
     const id = await sessions(context, page);
 
     await page.reload();
@@ -338,6 +339,59 @@ async function figures(page) {
     .filter({ hasText: /in 0 B\s*out 0 B/ })
     .waitFor(WAIT);
   console.log("  log and charts ok");
+}
+
+/** Somebody finds out who sends most, and disconnects them: the table sorts numbers as numbers, filters, shows details and acts on several. */
+async function most(page) {
+  const token = await page.evaluate(() => sessionStorage.getItem("outrigger.token"));
+  await page.evaluate(async (token) => {
+    globalThis.ends = [];
+    const open = (number) =>
+      new Promise((done) => {
+        const socket = new WebSocket(`${location.origin.replace("http", "ws")}/echo`, ["outrigger", `outrigger.token.${token}`]);
+        socket.onopen = () => socket.send("x".repeat(number * number * 300));
+        socket.onmessage = done;
+        socket.onclose = ({ code }) => globalThis.ends.push([number, code]);
+      });
+    await Promise.all(Array.from({ length: 12 }, (_, at) => open(at + 1)));
+  }, token);
+  await page.fill("#clients-filter", "/echo echo");
+  const rows = page.locator("#clients-table tbody tr");
+  await page.waitForFunction(() => document.querySelectorAll("#clients-table tbody tr").length === 12, null, WAIT);
+  const sort = page.locator("#clients-table").getByRole("button", { name: "In", exact: true });
+  const amounts = () => rows.locator("td[data-name=In] small").allTextContents();
+  const inOrder = (direction) =>
+    page.waitForFunction(
+      (direction) => {
+        const value = (text) => Number.parseFloat(text) * (text.endsWith("kB") ? 1000 : 1);
+        const all = [...document.querySelectorAll("#clients-table td[data-name=In] small")].map(({ textContent }) => value(textContent));
+        return all.every((one, at) => at === 0 || direction * (one - all[at - 1]) >= 0);
+      },
+      direction,
+      WAIT,
+    );
+  await sort.click();
+  await page.locator("#clients-table th[aria-sort=descending]").waitFor(WAIT);
+  await inOrder(-1);
+  assert.match((await amounts())[0], /^43\.\d kB$/);
+  await sort.click();
+  await inOrder(1);
+  await sort.click();
+  await inOrder(-1);
+  await rows.first().getByRole("button", { name: /^Details of client/ }).click();
+  await page.locator("dl.details").getByText("bytes_in", { exact: true }).waitFor(WAIT);
+  await page.getByRole("button", { name: "Close", exact: true }).click();
+  for (const at of [0, 1]) await rows.nth(at).getByRole("checkbox").check();
+  await picture(page, "console-chosen");
+  await page.getByRole("button", { name: "Disconnect 2 chosen clients" }).click();
+  await page.getByRole("button", { name: "Disconnect", exact: true }).last().click();
+  await page.waitForFunction(() => globalThis.ends.length === 2, null, WAIT);
+  assert.deepEqual((await page.evaluate(() => globalThis.ends)).sort(), [[11, 1008], [12, 1008]]);
+  await page.waitForFunction(() => document.querySelectorAll("#clients-table tbody tr").length === 10, null, WAIT);
+  await page.locator("#clients-chosen").waitFor({ ...WAIT, state: "hidden" });
+  await page.reload();
+  await page.getByText(/^process \d+, up/).waitFor(WAIT);
+  console.log("  sorting, details and disconnecting several ok");
 }
 
 /** The session page shows a turn. Returns the id of the session. */
