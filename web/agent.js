@@ -143,13 +143,15 @@ async function refresh() {
   const all = new Map();
   const add = (one) => all.set(one.sessionId, { ...all.get(one.sessionId), ...Object.fromEntries(Object.entries(one).filter(([, value]) => value)) });
   for (const one of ownSessions()) add(one);
+  const status = await api("/status").catch(() => undefined);
+  const here = status?.routes?.[location.pathname] ?? status;
+  directoryOfAgent = here?.agent?.directory ?? "";
+  // What a new session needs is known.
+  setHidden($("new"), !client || identity?.scope === "watch");
   if (client?.agent?.agentCapabilities?.sessionCapabilities?.list) {
     const { sessions } = await client.request("session/list", {}).catch(() => ({}));
     for (const one of list(sessions)) add(one);
   }
-  const status = await api("/status").catch(() => undefined);
-  const here = status?.routes?.[location.pathname] ?? status;
-  directoryOfAgent = here?.agent?.directory ?? "";
   for (const { id, owner, state } of here?.agent?.session_list ?? []) if (owner === identity?.principal) add({ sessionId: id, state });
   known = [...all.values()].sort((a, b) => String(b.updatedAt ?? "").localeCompare(String(a.updatedAt ?? "")));
   showSessions();
@@ -438,7 +440,6 @@ async function begin(id) {
     }
   }
   lostSince = undefined;
-  setHidden($("new"), !client || identity?.scope === "watch");
   await refresh();
   if (id) await openSession(id);
   else {

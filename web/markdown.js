@@ -2,7 +2,19 @@
 // what an agent writes as HTML is shown as text, so there is nothing to sanitize. Images of other servers become links.
 
 import { element } from "./common.js";
-import { lexer } from "./marked.js";
+import { Lexer } from "./marked.js";
+
+/** A paragraph with more characters is shown as it is: the time to find marks in it can grow with the square of its length. */
+const MOST_INLINE = 3000;
+
+class BoundedLexer extends Lexer {
+  inlineTokens(text, tokens = []) {
+    if (text.length <= MOST_INLINE) return super.inlineTokens(text, tokens);
+    tokens.push({ type: "plain", raw: text });
+    return tokens;
+  }
+}
+
 
 const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', "#39": "'" };
 /** marked escapes some texts for HTML. */
@@ -120,7 +132,7 @@ function block(token) {
 export function showMarkdown(node, text) {
   let tokens;
   try {
-    tokens = lexer(text, { gfm: true, breaks: true });
+    tokens = new BoundedLexer({ gfm: true, breaks: true }).lex(text);
   } catch {
     tokens = [{ type: "code", raw: text, text }];
   }
@@ -130,7 +142,13 @@ export function showMarkdown(node, text) {
   while (same < shown.length && same < tokens.length && shown[same].raw === tokens[same].raw && shown[same].type === tokens[same].type) same++;
   for (const { nodes } of shown.splice(same)) for (const one of nodes) one.remove();
   for (const token of tokens.slice(same)) {
-    const nodes = [block(token)].flat();
+    let nodes;
+    try {
+      nodes = [block(token)].flat();
+    } catch {
+      // Quotations in quotations without an end.
+      nodes = [codeBox(token.raw)];
+    }
     node.append(...nodes);
     shown.push({ type: token.type, raw: token.raw, nodes });
   }

@@ -1,7 +1,13 @@
 // Takes the place of marked.js in a program that contains no files from npm: it only finds fenced code.
 
-/** The tokens of a text, as marked's `lexer` returns them. */
-export function lexer(text) {
+/** Splits a text into tokens, as marked's class does. */
+export class Lexer {
+  lex(text) {
+    return lex(text);
+  }
+}
+
+function lex(text) {
   const tokens = [];
   const fence = /^ {0,3}(`{3,}|~{3,})([^\n`]*)\n([\s\S]*?)(?:^ {0,3}\1[`~]*[ \t]*$|(?![\s\S]))/gm;
   let at = 0;
