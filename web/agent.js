@@ -36,16 +36,37 @@ const toEnd = () => { $("scroll").scrollTop = $("scroll").scrollHeight; };
 
 /** Changes the transcript, and stays at its end if it was there. */
 function keepEnd(change) {
-  const stays = atEnd();
   change();
-  if (stays) toEnd();
-  setHidden($("latest"), atEnd());
+  // Where the end is, is asked once for all changes of a frame.
+  if (settles) return;
+  settles = true;
+  const settle = () => {
+    settles = false;
+    if (follows) toEnd();
+    setHidden($("latest"), follows);
+  };
+  if (document.hidden) setTimeout(settle, 200);
+  else requestAnimationFrame(settle);
 }
+let settles = false;
+/** Whether the end is in view, and stays there. */
+let follows = true;
 // A picture gets its size later, and a keyboard takes room.
-new ResizeObserver(() => $("latest").hidden && toEnd()).observe($("scroll"));
-$("scroll").addEventListener("load", () => $("latest").hidden && toEnd(), true);
-$("scroll").addEventListener("scroll", () => setHidden($("latest"), atEnd()), { passive: true });
-$("latest").addEventListener("click", toEnd);
+new ResizeObserver(() => follows && toEnd()).observe($("scroll"));
+$("scroll").addEventListener("load", () => follows && toEnd(), true);
+$("scroll").addEventListener(
+  "scroll",
+  () => {
+    if (settles) return;
+    follows = atEnd();
+    setHidden($("latest"), follows);
+  },
+  { passive: true },
+);
+$("latest").addEventListener("click", () => {
+  follows = true;
+  toEnd();
+});
 
 // --- The state -------------------------------------------------------------------------------------------------------
 
@@ -83,6 +104,8 @@ function chooser(label, items, current, choose) {
     select.disabled = true;
     await choose(select.value).catch(({ message }) => note(message, true));
     showState();
+    // The element is a new one.
+    [...$("settings").children].find(({ title }) => title === label)?.focus();
   });
   return select;
 }
@@ -147,7 +170,7 @@ async function refresh() {
   const here = status?.routes?.[location.pathname] ?? status;
   directoryOfAgent = here?.agent?.directory ?? "";
   // What a new session needs is known.
-  setHidden($("new"), !client || identity?.scope === "watch");
+  setHidden($("new"), !client || identity?.scope === "watch" || fragment.get("mode") === "viewer");
   if (client?.agent?.agentCapabilities?.sessionCapabilities?.list) {
     const { sessions } = await client.request("session/list", {}).catch(() => ({}));
     for (const one of list(sessions)) add(one);
@@ -190,6 +213,7 @@ function showSessions() {
 
 function showList(isShown) {
   document.body.classList.toggle("list", isShown);
+  $("work").inert = isShown;
   $("open-list").setAttribute("aria-expanded", String(isShown));
   if (isShown) $("close-list").focus();
   else if (document.activeElement?.closest("#sidebar")) composer.focus();
@@ -207,6 +231,7 @@ function addView(id) {
   made.addEventListener("change", showState);
   made.addEventListener("connection", ({ detail }) => (detail.state === "gone" ? showLost(detail.text) : showFound()));
   made.addEventListener("ask", ({ detail }) => tell(`The agent asks for permission: ${detail.text}`, made));
+  made.addEventListener("answered", () => composer.focus());
   made.addEventListener("end", () => tell("The agent has finished.", made));
   views.set(id, made);
   return made;
@@ -231,6 +256,7 @@ function show(one) {
   const mode = fragment.get("mode");
   history.replaceState(null, "", serverUrl(`${location.pathname}${location.search}#session=${encodeURIComponent(one.id)}${mode ? `&mode=${encodeURIComponent(mode)}` : ""}`));
   $("scroll").append(one.transcript.node);
+  follows = true;
   showState();
   toEnd();
   composer.focus();
@@ -342,7 +368,7 @@ $("share").addEventListener("click", async () => {
     const url = serverUrl(`${location.pathname}#session=${encodeURIComponent(view.id)}&token=${link.token}`).href;
     const copied = await navigator.clipboard?.writeText(url).then(() => true, () => false);
     const address = element("input", { class: "address", readonly: true, value: url, "aria-label": "Link" });
-    const text = `Whoever has this link can watch this session for an hour, and nothing else. ${copied ? "The link is in your clipboard." : "Copy it from this field."} The console lists links, and revokes them.`;
+    const text = `Anyone with this link can watch this session for an hour. They cannot write or approve. ${copied ? "The link is in your clipboard." : "Copy it from this field."} The console lists links, and revokes them.`;
     const dialog = makeDialog("Watch-only link", element("p", {}, text), address, element("div", { class: "actions" }, element("button", { class: "primary", type: "button", onclick: () => dialog.close() }, "Done")));
     address.addEventListener("focus", () => address.select());
     await showDialog(dialog);
@@ -360,6 +386,7 @@ const composer = new Composer({
   view: () => view,
   capabilities: () => client?.agent?.agentCapabilities?.promptCapabilities ?? {},
   send(prompt) {
+    follows = true;
     view.prompt(prompt);
     toEnd();
   },

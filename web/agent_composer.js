@@ -207,7 +207,7 @@ export class Composer {
     const view = this.view();
     const text = this.#text.value.trim();
     if (!view?.canPrompt || (!text && !view.files.length)) return;
-    const named = [...text.matchAll(/(?:^|\s)@([^\s@]*[^\s@.,;:!?)])/g)].map(([, path]) => path);
+    const named = [...text.matchAll(/(?:^|\s)@([^\s@]*[^\s@.,;:!?)])/g)].map(([, path]) => path).filter((path) => /[/.]/.test(path) || view.paths.has(path));
     const links = [...new Set(named)].map((path) => ({ type: "resource_link", name: path.split("/").at(-1), uri: fileUri(path, view.directory) }));
     const blocks = [...(text ? [{ type: "text", text }] : []), ...links, ...view.files.map(({ block }) => block)];
     if (new Blob([JSON.stringify(blocks)]).size > MOST_PROMPT) {

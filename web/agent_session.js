@@ -53,6 +53,8 @@ export class SessionView extends EventTarget {
   #sent;
   /** Whether the agent is about to send everything again. */
   #loads = false;
+  /** Whether updates are left out. */
+  #isMuted = false;
 
   constructor(id, client, keepEnd) {
     super();
@@ -62,7 +64,7 @@ export class SessionView extends EventTarget {
     const { title, cwd, modes, models, options, draft, files, queue } = kept.get(id) ?? {};
     Object.assign(this, { title: title ?? "", directory: cwd ?? "", modes, models, options, draft: draft ?? "", files: files ?? [], queue: queue ?? [] });
     if (draft || files || queue) keep(id, { draft: undefined, files: undefined, queue: undefined });
-    for (const type of ["change", "ask"])
+    for (const type of ["change", "ask", "answered"])
       this.transcript.addEventListener(type, ({ detail }) => this.dispatchEvent(new CustomEvent(type, { detail })));
     this.transcript.addEventListener("end", () => {
       // Turns of the history have ended before.
@@ -106,6 +108,9 @@ export class SessionView extends EventTarget {
     keep(this.id, { ...(token && { token }), cwd: this.directory });
     this.#keepOffers();
     this.controller = "";
+    // The turn of a client that has left is cancelled, and nobody gets its end.
+    if (this.hadClient === false && this.running) this.transcript.endTurn("cancelled");
+    this.hadClient = undefined;
     this.#set("controller");
     this.#next();
   }
@@ -127,15 +132,45 @@ export class SessionView extends EventTarget {
       });
     } catch { /* the server does not have it, or this page may not observe it */ }
     if (attached) {
-      if (attached._meta?.outrigger?.historyCut) this.isCut = true;
+      this.isCut = Boolean(attached._meta?.outrigger?.historyCut);
+      if (this.isCut && !viewOnly && (await this.#load(Boolean(resumeToken)))) return true;
       const other = list(attached.connectedClients).find(({ role }) => role === "controller");
       this.controller = other ? nameOf(other) : "";
+      this.hadClient = Boolean(other);
       this.#set("observer");
       if (!viewOnly) await this.control(Boolean(resumeToken));
       return true;
     }
     if (!viewOnly && (await this.control(Boolean(resumeToken)))) return true;
     return this.view();
+  }
+
+  /**
+   * Takes control, and lets the agent send all of the session again, if it can. The server's shorter history, which is about to arrive,
+   * is not shown. Returns whether that has succeeded; otherwise, the session is observed as before.
+   */
+  async #load(takeover) {
+    if (!this.#client.agent.agentCapabilities?.loadSession) return false;
+    this.#isMuted = true;
+    const { id: sessionId } = this;
+    await this.#client.request("session/detach", { sessionId }).catch(() => {});
+    this.#isMuted = false;
+    this.#loads = true;
+    try {
+      const result = await this.#client.request("session/load", this.#opening(takeover));
+      this.isCut = false;
+      this.transcript.settled();
+      this.controlled(result);
+      return true;
+    } catch (error) {
+      this.reason = error.message;
+      const resumeToken = kept.get(this.id)?.token;
+      const params = { sessionId, historyPolicy: "full", _meta: { outrigger: { ...(resumeToken && { resumeToken }) } } };
+      await this.#client.request("session/attach", params).catch(() => {});
+      return false;
+    } finally {
+      this.#loads = false;
+    }
   }
 
   /** Takes control from another client. Returns whether that has succeeded. A page that may not do so views the session again. */
@@ -164,7 +199,10 @@ export class SessionView extends EventTarget {
         return true;
       } catch (error) {
         this.reason = error.message;
-        if (error.code === DENIED) return false;
+        if (error.code === DENIED) {
+          if (/another connection/.test(this.reason)) this.reason = "Another page controls this session. Close it first.";
+          return false;
+        }
       } finally {
         this.#loads = false;
       }
@@ -198,7 +236,10 @@ export class SessionView extends EventTarget {
         this.reason = reason;
         if (wasOpen && status === 410) return resolve(this.view());
         if (wasOpen) this.#set("ended", code === 1000 ? "The session has ended." : `Disconnected: ${reason || code}.`);
-        else if (this.role !== "ended") this.#set("failed");
+        else if (this.role !== "ended") {
+          kept.delete(this.id);
+          this.#set("failed");
+        }
         return resolve(wasOpen);
       });
     });
@@ -206,6 +247,7 @@ export class SessionView extends EventTarget {
 
   /** Handles a notification about the session. */
   handle(method, params) {
+    if (this.#isMuted) return;
     if (this.#loads && method === "session/update") {
       this.#loads = false;
       this.transcript.clear();

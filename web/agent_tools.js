@@ -62,24 +62,37 @@ function diffRow({ kind, text, before, after }) {
 
 const skippedRow = (count) => element("div", { class: "skipped" }, `${count} equal line${count === 1 ? "" : "s"}`);
 
+/** A box of rows, which are functions that make elements. The first ones are shown, and more on request. */
+function rowsBox(label, rows) {
+  const box = element("div", { class: "diff", tabindex: "0", role: "group", "aria-label": label });
+  const more = element("button", { type: "button" });
+  let shown = 0;
+  const show = () => {
+    const next = rows.slice(shown, shown + (shown ? 10 * MOST_ROWS : MOST_ROWS));
+    shown += next.length;
+    more.remove();
+    box.append(...next.map((make) => make()));
+    more.textContent = `Show more of ${rows.length - shown} lines`;
+    if (shown < rows.length) box.append(more);
+  };
+  more.addEventListener("click", show);
+  show();
+  return box;
+}
+
 /** The difference between two texts of a file. */
 function showDiff({ path, oldText, newText }) {
   const [before, after] = [String(oldText ?? ""), String(newText ?? "")];
   const rows = diffLines(before, after);
   const count = (kind) => rows.filter((row) => row.kind === kind).length;
   const found = hunks(rows);
-  const all = found.hunks.flatMap(({ skipped, rows: near }) => [skipped && skippedRow(skipped), ...near.map(diffRow)]).filter(Boolean);
-  if (found.skipped && all.length) all.push(skippedRow(found.skipped));
+  const all = found.hunks.flatMap(({ skipped, rows: near }) => [...(skipped ? [() => skippedRow(skipped)] : []), ...near.map((row) => () => diffRow(row))]);
+  if (found.skipped && all.length) all.push(() => skippedRow(found.skipped));
   const isOpen = (text) => text && !text.endsWith("\n");
-  if (isOpen(after) && !isOpen(before)) all.push(element("div", { class: "skipped" }, "the new text has no line feed at its end"));
-  if (isOpen(before) && after && !isOpen(after)) all.push(element("div", { class: "skipped" }, "the new text gets a line feed at its end"));
-  const box = element("div", { class: "diff", tabindex: "0", role: "group", "aria-label": `Changes of ${visible(path)}` }, all.slice(0, MOST_ROWS));
+  if (isOpen(after) && !isOpen(before)) all.push(() => element("div", { class: "skipped" }, "the new text has no line feed at its end"));
+  if (isOpen(before) && after && !isOpen(after)) all.push(() => element("div", { class: "skipped" }, "the new text gets a line feed at its end"));
+  const box = rowsBox(`Changes of ${visible(path)}`, all);
   if (!all.length) box.append(element("div", { class: "skipped" }, "no line differs"));
-  if (all.length > MOST_ROWS) {
-    const more = element("button", { type: "button" }, `Show ${all.length - MOST_ROWS} more lines`);
-    more.addEventListener("click", () => more.replaceWith(...all.slice(MOST_ROWS)));
-    box.append(more);
-  }
   const title = element(
     "p",
     { class: "file" },
@@ -97,8 +110,8 @@ function showPatch(text) {
   const kinds = { "+": "plus", "-": "minus" };
   const rows = String(text)
     .split("\n")
-    .map((line) => element("div", { class: own(kinds, line[0]) ?? "same" }, visible(line) || " "));
-  return element("div", { class: "diff", tabindex: "0", role: "group", "aria-label": "Changes" }, rows);
+    .map((line) => () => element("div", { class: own(kinds, line[0]) ?? "same" }, visible(line) || " "));
+  return rowsBox("Changes", rows);
 }
 
 /** The content of a tool call: text, a difference, or a terminal. */

@@ -57,10 +57,9 @@ const STOPS = {
   error: "The turn has ended with an error.",
 };
 
-const decoder = new TextDecoder();
-const decodeBase64 = (data) => {
+const decodeBase64 = (data, decoder) => {
   try {
-    return decoder.decode(Uint8Array.from(atob(data), (char) => char.charCodeAt(0)));
+    return decoder.decode(Uint8Array.from(atob(data), (char) => char.charCodeAt(0)), { stream: true });
   } catch {
     return "";
   }
@@ -117,16 +116,21 @@ export class Transcript extends EventTarget {
   #append(node) {
     this.#keepEnd(() => {
       this.node.append(node);
-      if (this.node.childElementCount <= MOST_ENTRIES) return;
-      this.node.firstElementChild.remove();
-      if (!this.node.firstElementChild.matches(".cut")) this.node.prepend(this.#cutNote());
-      else this.node.children[1]?.remove();
+      while (this.node.childElementCount > MOST_ENTRIES) this.#dropOldest();
     });
     return node;
   }
 
-  #cutNote() {
-    return element("p", { class: "event cut" }, "Earlier entries are not shown.");
+  /** Removes the oldest entry, unless it is a question. The first entry says so. */
+  #dropOldest() {
+    if (!this.node.firstElementChild.matches(".cut")) this.node.prepend(element("p", { class: "event cut" }, "Earlier entries are not shown."));
+    let oldest = this.node.children[1];
+    while (oldest?.matches(".permission:not(.done)")) oldest = oldest.nextElementSibling;
+    const last = this.node.lastElementChild;
+    if (!oldest || oldest === last) return this.node.children[1].remove();
+    for (const map of [this.#messages, this.#tools, this.#terminals]) if (map.get(oldest.entry)?.node === oldest) map.delete(oldest.entry);
+    oldest.remove();
+    return undefined;
   }
 
   event(text, kind = "") {
@@ -145,13 +149,16 @@ export class Transcript extends EventTarget {
       ? element("details", { class: "thought" }, element("summary", {}, KINDS[kind]), body)
       : element("article", { class: kind === "user_message" ? "prompt" : "answer" }, element("h2", { class: "visually-hidden" }, KINDS[kind]), body);
     this.#append(node);
-    this.#current = { kind, node, body, text: undefined };
+    node.entry = key;
+    this.#current = { kind, node, body, text: undefined, blocks: 0 };
     if (key) this.#messages.set(key, this.#current);
     return this.#current;
   }
 
   #addBlock(message, block) {
     const shown = showBlock(block);
+    // A message may be without an end, too.
+    if (++message.blocks > MOST_ENTRIES && (typeof shown !== "string" || !message.text || message.kind === "user_message")) return;
     if (typeof shown !== "string") {
       message.text = undefined;
       this.#keepEnd(() => message.body.append(shown));
@@ -243,6 +250,7 @@ export class Transcript extends EventTarget {
     let tool = this.#tools.get(id);
     if (!tool) {
       tool = new ToolCall();
+      tool.node.entry = id;
       this.#tools.set(id, tool);
       this.#append(tool.node);
       this.#current = undefined;
@@ -269,19 +277,22 @@ export class Transcript extends EventTarget {
     let terminal = this.#terminals.get(terminalId);
     if (!terminal) {
       const text = new GrowingText(this.#keepEnd, false);
-      terminal = { title: element("span", { class: "title" }), state: element("span", { class: "state busy" }, "running"), text };
+      terminal = { title: element("span", { class: "title" }), state: element("span", { class: "state busy" }, "running"), text, decoder: new TextDecoder() };
       text.node.className = "output mono";
       text.node.tabIndex = 0;
       text.node.setAttribute("role", "group");
       text.node.setAttribute("aria-label", "Output of a terminal");
-      this.#append(element("details", { class: "box tool", open: true }, element("summary", {}, terminal.title, terminal.state), text.node));
+      terminal.node = element("details", { class: "box tool", open: true }, element("summary", {}, terminal.title, terminal.state), text.node);
+      terminal.node.entry = terminalId;
+      this.#append(terminal.node);
       this.#terminals.set(terminalId, terminal);
       this.#current = undefined;
     }
     if (command) terminal.title.textContent = plain(command);
     if (!terminal.title.textContent) terminal.title.textContent = `Terminal ${plain(terminalId)}`;
-    if (output?.data !== undefined) terminal.text.set(plain(decodeBase64(output.data)));
-    if (chunk !== undefined) terminal.text.add(plain(decodeBase64(chunk)));
+    if (output?.data !== undefined) terminal.text.set(plain(decodeBase64(output.data, new TextDecoder())));
+    // A chunk may end within a character.
+    if (chunk !== undefined) terminal.text.add(plain(decodeBase64(chunk, terminal.decoder)));
     if (!exitStatus) return;
     const { exitCode, signal } = exitStatus;
     terminal.state.className = `state ${exitCode === 0 ? "good" : "warn"}`;
@@ -321,6 +332,7 @@ export class Transcript extends EventTarget {
     const choose = (option) => {
       answer(option.optionId);
       this.#settle(key, `answered: ${visible(option.name)}`);
+      this.dispatchEvent(new Event("answered"));
     };
     const dismiss = () => {
       answer();
@@ -377,13 +389,13 @@ export class Transcript extends EventTarget {
       if (permission.requestId !== requestId || !permission.answer) continue;
       permission.answer = undefined;
       permission.row.remove();
-      permission.state.textContent = "answered by another client, or withdrawn";
+      permission.state.textContent = "no longer needed";
       this.#changed();
     }
   }
 
   endTurn(reason, error) {
-    for (const key of [...this.#permissions.keys()]) this.#settle(key, reason === "cancelled" ? "cancelled" : "not answered here");
+    for (const key of [...this.#permissions.keys()]) this.#settle(key, reason === "cancelled" ? "cancelled" : "the turn ended before an answer");
     this.#current = this.#plan = undefined;
     const text = error ? `The turn has failed: ${error.message ?? JSON.stringify(error)}` : (own(STOPS, reason) ?? `The turn has ended: ${plain(reason ?? "unknown")}`);
     if (text) this.event(text, error ? "bad" : "");

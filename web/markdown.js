@@ -128,9 +128,30 @@ function block(token) {
   }
 }
 
+/**
+ * Whether a text is shown as it is, because the time to understand it as markdown could be long: it is large, has a line of thousands of
+ * characters, or could be a table of many cells.
+ */
+function isHeavy(text) {
+  if (text.length > 100_000) return true;
+  const lines = text.split("\n");
+  let bars = 0;
+  for (const line of lines) {
+    if (line.length > 4000) return true;
+    bars = Math.max(bars, line.split("|").length - 1);
+  }
+  return bars * lines.length > 20_000;
+}
+
 /** Shows a text in a node. Blocks that have not changed since the last time keep their elements, and with them a selection. */
 export function showMarkdown(node, text) {
   let tokens;
+  if (isHeavy(text)) {
+    node.shownBlocks = undefined;
+    node.classList.add("plain");
+    node.textContent = text;
+    return;
+  }
   try {
     tokens = new BoundedLexer({ gfm: true, breaks: true }).lex(text);
   } catch {

@@ -242,7 +242,7 @@ async function hostile(browser) {
   await other.goto(`${server.page}&session=${encodeURIComponent(id)}`);
   await state(other, "watching");
   await other.getByRole("button", { name: "Take over" }).click();
-  await other.getByText(/another connection controls the session/).waitFor(WAIT);
+  await other.getByText("Another page controls this session.").waitFor(WAIT);
   await ask(page, "seen by both");
   await transcript(other).getByText("You sent text: seen by both").waitFor(WAIT);
   await state(other, "watching");
@@ -269,6 +269,16 @@ async function hostile(browser) {
   await page.getByText(/A prompt can have at most/).waitFor(WAIT);
   assert.equal(await page.locator("#files li").count(), 9);
   for (let at = 0; at < 9; at++) await page.locator("#files li button").first().click();
+
+  // A long word, many entries, and text that would take long to understand.
+  await ask(page, "/heavy");
+  await transcript(page).getByText("heavy end").waitFor(WAIT);
+  assert.ok((await transcript(page).locator("> *").count()) <= 2000);
+  await transcript(page).getByText("Earlier entries are not shown.").waitFor({ ...WAIT, state: "attached" });
+  for (const viewport of [PHONE, { width: 1280, height: 720 }]) {
+    await page.setViewportSize(viewport);
+    await fits(page);
+  }
 
   // The agent dies. Prompts come back, and the page says what has happened.
   await ask(page, "/die");
@@ -436,9 +446,16 @@ async function loads(browser) {
   await transcript(page).getByText("You sent text: the first prompt").waitFor(WAIT);
   await ask(page, "/everything");
   await transcript(page).getByText("1 test failed").waitFor(WAIT);
+  // Nothing is shown twice, although the server keeps the end of it.
+  await ask(page, "/flood 3000");
+  await transcript(page).getByText("end of the flood").waitFor(WAIT);
+  await state(page, "connected");
   await page.reload();
   await transcript(page).getByText("You sent text: the first prompt").waitFor(WAIT);
   assert.equal(await transcript(page).getByText("You sent text: the first prompt").count(), 1);
+  await transcript(page).getByText("end of the flood").waitFor(WAIT);
+  const words = (await transcript(page).textContent()).match(/word\d+/g);
+  assert.deepEqual([words.length, words[0], words.at(-1)], [3000, "word1", "word3000"]);
   await state(page, "connected");
   // The list has the titles of the agent, and opens a session.
   await page.getByRole("button", { name: "New session" }).click();

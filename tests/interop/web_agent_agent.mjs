@@ -89,6 +89,7 @@ class Session {
     else if (text.startsWith("/blind")) await this.blind();
     else if (text.startsWith("/twice")) await this.twice();
     else if (text.startsWith("/odd")) await this.odd();
+    else if (text.startsWith("/heavy")) await this.heavy();
     else if (text.startsWith("/die")) process.exit(3);
     else if (text.startsWith("/flood")) await this.flood(Number(text.slice(7)) || 1000);
     else this.text(`You sent ${blocks.map(({ type, name, mimeType }) => [type, name ?? mimeType].filter(Boolean).join(" ")).join(", ")}: ${text}`);
@@ -163,6 +164,18 @@ class Session {
     this.update({ sessionUpdate: "usage_update", used: "x", size: 1 });
     this.update({ sessionUpdate: "available_commands_update", availableCommands: [{}, { name: "fine" }] });
     this.text("odd end");
+  }
+
+  /** What would keep a page busy that handles it without limits. */
+  async heavy() {
+    this.update({ sessionUpdate: "session_info_update", title: "x".repeat(3000) });
+    this.text(`|${"a|".repeat(1900)}\n|${"-|".repeat(1900)}\n${"|b\n".repeat(5000)}`);
+    this.update({ sessionUpdate: "plan", entries: [{ content: "a plan", status: "pending", priority: "low" }] });
+    this.text(`a${" ".repeat(90_000)}b ${"_a".repeat(50_000)}`);
+    const text = Array.from({ length: 50_000 }, (_, at) => `line ${at}`).join("\n");
+    this.update({ sessionUpdate: "tool_call", toolCallId: "large", title: "Large", status: "completed", content: [{ type: "diff", path: "large", oldText: "", newText: text }] });
+    for (let at = 0; at < 5000; at++) this.update({ sessionUpdate: "tool_call", toolCallId: `many-${at}`, title: `Call ${at}`, status: "completed" });
+    this.text("heavy end");
   }
 
   async slow() {

@@ -524,6 +524,19 @@ fn a_late_observer_gets_the_history_that_it_asks_for() {
     assert_eq!(replayed(&sim, 3), all);
 }
 
+/// The bug: what the agent sent for a session whose client had left was missing in its history.
+#[test]
+fn a_session_without_a_client_keeps_what_its_agent_sends() {
+    let (mut sim, token) = live(Approvals::Owner);
+    sim.disconnect(1);
+    let content = json!({"type": "text", "text": "late"});
+    let update = json!({"sessionUpdate": "agent_message_chunk", "content": content});
+    let params = json!({"sessionId": "s", "update": update});
+    sim.agent_sends(&notification("session/update", &params));
+    observe(&mut sim, 2, &token);
+    assert_eq!(replayed(&sim, 2).last().map(String::as_str), Some("late"));
+}
+
 /// An update of the session with 100 digits.
 fn update(number: usize) -> String {
     let content = json!({"type": "text", "text": format!("{number:0100}")});

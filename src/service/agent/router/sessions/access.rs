@@ -327,7 +327,9 @@ impl<'a> Access<'a> {
                 continue;
             };
             let client = session.controller();
-            if client.is_none() && session.observers.is_empty() {
+            // A session whose client has left keeps what is addressed to it, for the next client.
+            let is_kept = named.address.is_some() && matches!(session.state, SessionState::Gone(_));
+            if client.is_none() && session.observers.is_empty() && !is_kept {
                 continue;
             }
             match found {
@@ -354,7 +356,7 @@ impl<'a> Access<'a> {
     }
 
     /// Whether a client may observe a session: with the session's watch token or resume token, as the same person, or as the
-    /// same principal with a token that permits only observing. If the session has no client, the same principal could also load it.
+    /// same principal with a token that permits only observing. Without a client, the same principal may observe it, because it may also load it.
     pub(crate) fn may_observe(
         self,
         client: ClientId,
