@@ -26,7 +26,7 @@ const HANDSHAKE_TIMEOUT = 15_000;
 /** This long without a message is suspicious. */
 const SILENCE = 5000;
 /** How long the answer to the question whether the server is there may take. Together, a dead connection is noticed within 10 s. */
-const PATIENCE = 3900;
+const PATIENCE = 3500;
 /** What everybody may ask for, to learn whether the server can be reached. */
 const REACHABLE = "/favicon.ico";
 /** How long this page's lost connection may count as the writer, in milliseconds. The page takes over from it. */

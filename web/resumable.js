@@ -163,7 +163,7 @@ export class ResumableWebSocket extends EventTarget {
     const heard = this.#heard = Date.now();
     const url = new URL("/favicon.ico", this.#address());
     url.protocol = url.protocol.replace("ws", "http");
-    const options = { cache: "no-store", mode: "no-cors", credentials: "omit", signal: AbortSignal.timeout(0.78 * deadAfter) };
+    const options = { cache: "no-store", mode: "no-cors", credentials: "omit", signal: AbortSignal.timeout(0.7 * deadAfter) };
     const answered = await fetch(url, options).then(() => true, () => false);
     if (!answered && this.connected && this.#socket === socket && this.#heard === heard) this.#cut("the server does not answer");
   }

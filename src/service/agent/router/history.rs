@@ -165,7 +165,13 @@ impl Sessions {
         let HistoryBudget { each, all, bytes } = self.history;
         if let Some(session) = self.get_mut(key) {
             let before = session.history.text.len();
-            let room = all.saturating_sub(bytes);
+            // Half of the memory is left to sessions that have a client.
+            let most = if session.controller().is_some() {
+                all
+            } else {
+                all / 2
+            };
+            let room = most.saturating_sub(bytes);
             session.history.push(entry, text, each.min(before + room));
             self.history.bytes = bytes + session.history.text.len() - before;
         }
