@@ -49,7 +49,7 @@ export class Composer {
     this.#stop.addEventListener("click", stop);
     this.#text.addEventListener("input", () => this.#changed());
     this.#text.addEventListener("keydown", (event) => this.#key(event));
-    this.#text.addEventListener("blur", () => setTimeout(() => this.#suggest([]), 150));
+    this.#text.addEventListener("blur", () => setTimeout(() => document.activeElement !== this.#text && this.#suggest([]), 150));
     this.#text.addEventListener("paste", (event) => {
       if (event.clipboardData.files.length) {
         event.preventDefault();
