@@ -1,40 +1,41 @@
 //! The process API: starts, watches, signals and attaches to processes over HTTP.
 
+mod attaching;
+mod naming;
+mod settings;
+
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use self::attaching::Accepted;
+pub(super) use self::attaching::AttachRequest;
+pub use self::settings::{ProcessesConfig, SessionCommand};
 use super::LINGER;
-use super::attach::{Attachments, ReaderOutput, Replay, Role, Sharing};
+use super::attach::{Attachments, Replay, Role, Sharing};
 use super::body::bad_request;
 use super::calls::{
     Action, AttachQuery, Call, InputData, ProcessRef, RunRequest, lines_of, no_process, read_data,
-    read_exec, read_input, read_signal, read_size, read_spawn, replay_screen, since, size_of,
-    switch,
+    read_exec, read_input, read_signal, read_size, read_spawn, since, switch,
 };
 use super::compat::Compat;
 use super::dialect::{Dialect, log_failed_resize};
 use super::exec::ExecCalls;
-use super::messages::AttachEvent;
-#[cfg(feature = "cli")]
-use super::names::check_name;
-use super::names::{NameKey, Named, NamedProcess, Names, RequestDigest, Waiter};
+use super::names::{NameKey, Names, Waiter};
 use super::program::{Launch, PassEnv, Program};
 use super::programs::Programs;
-use super::responses::{Details, ensured, spawned, spec, start_failed, status, summary};
+use super::responses::{Details, spawned, spec, start_failed, status, summary};
 use super::screen::{Format, ScreenSettings};
 use super::sink::{ContextOutput, Sink};
 use super::waits::{Wait, Waits, screen_response};
 use crate::server::too_little_memory;
-use crate::service::Endpoint;
 use crate::service::child::process_metrics;
 use crate::service::id_map::IdMap;
 use crate::sys::random_uuid;
 use crate::{
-    Accept, ClientId, CloseCode, CloseReason, Context, LinkTarget, Message, Metrics, Principal,
-    Readiness, Rejection, Request, Response, Route, Scope, Service, SourceId, StatusCode,
-    StatusFields, TimerId,
+    Accept, ClientId, CloseReason, Context, LinkTarget, Message, Metrics, Readiness, Rejection,
+    Request, Response, Route, Scope, Service, SourceId, StatusCode, StatusFields, TimerId,
 };
 
 /// The header field that names the content type of a stream's events.
@@ -48,86 +49,6 @@ const USAGE: usize = 20;
 
 /// The maximum number of processes that are kept, as a multiple of the maximum number of running ones.
 const EXITED_PER_RUNNING: usize = 4;
-
-/// The settings of the process API.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct ProcessesConfig {
-    /// The path of the API.
-    pub endpoint: Endpoint,
-    /// The bytes of output that are kept of each process.
-    pub scrollback: usize,
-    /// How long an exited process is kept.
-    pub retention: Duration,
-    /// The maximum number of processes that run at once.
-    pub max_processes: usize,
-    /// The maximum number of bytes of output that are held for all `exec` calls together. A call whose output exceeds it
-    /// gets 503. A quarter of it is the default limit for one stream of a process.
-    pub max_exec_output: usize,
-    /// Whether a process waits while its output has no reader, or a stream is behind. Otherwise the oldest output is
-    /// dropped.
-    pub wait_for_readers: bool,
-    /// How long output is read after a process's exit if another process holds the output open.
-    pub linger: Duration,
-    /// The server whose clients are accepted without a change.
-    pub compat: Compat,
-    /// Variables of the server's environment that processes of other users get too.
-    pub pass_env: Vec<String>,
-    /// The commands that clients start by attaching to a name that has no process.
-    pub sessions: Vec<SessionCommand>,
-    /// Whether names belong to all principals together, instead of each having names of its own.
-    pub shared_names: bool,
-    /// Whether the screens of terminals are kept, and how many rows above each.
-    pub screens: Option<usize>,
-}
-
-/// A command that a client starts on a terminal when it attaches to a name that has no process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SessionCommand {
-    /// The name that it is for; `None` for every name.
-    pub name: Option<String>,
-    /// The program and its arguments.
-    pub command: Vec<String>,
-}
-
-impl ProcessesConfig {
-    /// The default settings.
-    #[must_use]
-    pub fn new(endpoint: Endpoint) -> Self {
-        Self {
-            endpoint,
-            scrollback: 1 << 20,
-            retention: Duration::from_secs(60),
-            max_processes: 256,
-            max_exec_output: 64 << 20,
-            wait_for_readers: false,
-            linger: LINGER,
-            compat: Compat::None,
-            pass_env: Vec::new(),
-            sessions: Vec::new(),
-            shared_names: false,
-            screens: Some(500),
-        }
-    }
-}
-
-impl SessionCommand {
-    /// Splits a command at its spaces.
-    #[cfg(feature = "cli")]
-    pub(crate) fn parse(name: Option<&str>, command: &str) -> Result<Self, String> {
-        if let Some(name) = name {
-            check_name(name).map_err(|rejection| format!("'{name}': {}", rejection.message))?;
-        }
-        let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
-        if words.is_empty() {
-            return Err(format!("'{command}' is not a command"));
-        }
-        Ok(Self {
-            name: name.map(str::to_owned),
-            command: words,
-        })
-    }
-}
 
 /// A service whose clients start processes over HTTP. The processes outlive the clients.
 /// [`messages`](super::messages) describes what attached clients send and receive.
@@ -172,28 +93,6 @@ enum Purpose {
     Exec(usize, Details),
     /// The process of a name, for which other clients may wait, too.
     Name(NameKey),
-}
-
-/// A valid attach request.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AttachRequest {
-    query: AttachQuery,
-    dialect: Dialect,
-    replay: Replay,
-    /// Whether the client has given a name, so that it does not know the id.
-    is_by_name: bool,
-}
-
-/// A handshake that was accepted.
-#[derive(Debug)]
-enum Accepted {
-    Process(Uuid, AttachRequest),
-    /// The process of a name is being started.
-    Starting(NameKey, AttachRequest),
-    /// The process of a name has to be started.
-    Session(NameKey, RunRequest, AttachRequest),
-    /// A page cannot see the status of a failed handshake. It is told why, and closed.
-    Refused(Dialect, Rejection),
 }
 
 impl Processes {
@@ -242,19 +141,6 @@ impl Processes {
             self.config.compat.expect_json_body(request)?;
         }
         Ok(())
-    }
-
-    /// A name as a client means it. Whoever has a link sees the names of the principal that issued it.
-    fn key(&self, ctx: &Context, client: ClientId, name: &str) -> NameKey {
-        let owner = match ctx.link_issuer(client) {
-            _ if self.config.shared_names => Principal::Nobody,
-            Some(issuer) => issuer.clone(),
-            None => ctx.principal(client),
-        };
-        NameKey {
-            owner,
-            name: name.into(),
-        }
     }
 
     /// The process that a client refers to.
@@ -420,170 +306,6 @@ impl Processes {
         }
         self.programs.remove(ctx, id);
         Ok(())
-    }
-
-    // Names.
-
-    /// Starts the process of a name, or answers with the one that has it.
-    fn ensure(
-        &mut self,
-        ctx: &mut Context,
-        caller: ClientId,
-        key: &NameKey,
-        request: RunRequest,
-        restart: bool,
-    ) -> Result<Option<Response>, Rejection> {
-        let digest = RequestDigest::of(&request);
-        ctx.spend(request.stdin.as_ref().map_or(0, Vec::len) / 200);
-        let waiter = Waiter::Caller(caller);
-        match self.names.get(key) {
-            Some(Named::Starting { digest: other, .. }) => {
-                expect_same(&key.name, digest, *other)?;
-                self.names.join(key, waiter);
-            }
-            Some(Named::Started(NamedProcess { id, digest: other }))
-                if let Some(program) = self.programs.get(*id)
-                    && !(restart && program.exit().is_some()) =>
-            {
-                expect_same(&key.name, digest, *other)?;
-                return Ok(Some(ensured(program, false)));
-            }
-            Some(Named::Started(_)) | None => {
-                let purpose = Purpose::Name(key.clone());
-                self.enqueue(ctx, caller, Start { request, purpose })?;
-                self.names.begin(key, digest, waiter);
-            }
-        }
-        Ok(None)
-    }
-
-    /// What a client attaches to. A writer may start the process of a name, if the settings have a command for it.
-    fn accept_attach(
-        &self,
-        ctx: &Context,
-        client: ClientId,
-        which: ProcessRef<'_>,
-        request: &Request<'_>,
-    ) -> Result<Accepted, Rejection> {
-        let ProcessRef::Name(name) = which else {
-            let id = self.find(ctx, client, which)?;
-            return Ok(Accepted::Process(id, self.read_attach(id, request)?));
-        };
-        // Only a writer starts anything.
-        let is_writer = AttachQuery::read(request)?.role == Role::Writer;
-        let restart = switch(request, "restart")? && is_writer;
-        let found = self.find(ctx, client, which).ok();
-        let is_over = |id| {
-            let program = self.programs.get(id);
-            program.is_none_or(|program| program.exit().is_some())
-        };
-        if let Some(id) = found.filter(|id| !(restart && is_over(*id))) {
-            let attach = AttachRequest {
-                is_by_name: true,
-                ..self.read_attach(id, request)?
-            };
-            return Ok(Accepted::Process(id, attach));
-        }
-        let query = AttachQuery::read(request)?;
-        let key = self.key(ctx, client, name);
-        let is_starting = matches!(self.names.get(&key), Some(Named::Starting { .. }));
-        let attach = AttachRequest {
-            query,
-            dialect: Dialect::of(request)?,
-            replay: Replay {
-                since: None,
-                screen: replay_screen(request)?,
-            },
-            is_by_name: true,
-        };
-        if is_starting {
-            return Ok(Accepted::Starting(key, attach));
-        }
-        if !is_writer {
-            return Err(no_process());
-        }
-        let command = self.session_command(name, request)?;
-        let run = RunRequest::on_terminal(command, size_of(request)?);
-        self.check_room(ctx)?;
-        Ok(Accepted::Session(key, run, attach))
-    }
-
-    /// The command that attaching to a name starts: the one that the client has chosen, or the first one.
-    fn session_command(&self, name: &str, request: &Request<'_>) -> Result<Vec<String>, Rejection> {
-        let chosen = request.parameters("command").last();
-        let sessions = self.config.sessions.iter();
-        let mut permitted: Vec<&SessionCommand> = sessions
-            .filter(|session| session.name.as_deref().is_none_or(|own| own == name))
-            .collect();
-        permitted.sort_by_key(|session| session.name.is_none());
-        let is_chosen = |session: &&&SessionCommand| match &chosen {
-            Some(chosen) => session.command.join(" ") == **chosen,
-            None => true,
-        };
-        match (permitted.iter().find(is_chosen), chosen.is_some()) {
-            (Some(session), _) => Ok(session.command.clone()),
-            (None, false) => Err(no_process()),
-            (None, true) => {
-                let why = "the server does not run this command for this name";
-                Err(Rejection::new(StatusCode::FORBIDDEN, why))
-            }
-        }
-    }
-
-    /// Starts the process of a name for a client that attaches.
-    fn attach_to_session(
-        &mut self,
-        ctx: &mut Context,
-        client: ClientId,
-        key: &NameKey,
-        request: RunRequest,
-        attach: AttachRequest,
-    ) {
-        // Input waits until the process runs.
-        ctx.set_held(client, true);
-        let waiter = Waiter::Attached(client, attach);
-        let digest = RequestDigest::of(&request);
-        let purpose = Purpose::Name(key.clone());
-        match self.enqueue(ctx, client, Start { request, purpose }) {
-            Ok(()) => self.names.begin(key, digest, waiter),
-            Err(rejection) => refuse_waiter(ctx, &waiter, &rejection),
-        }
-    }
-
-    /// Tells the clients that wait for a process of a name that it runs, or why not.
-    fn settle(&mut self, ctx: &mut Context, key: &NameKey, result: Result<Uuid, Rejection>) {
-        match result {
-            Ok(id) => {
-                for (at, waiter) in self.names.started(key, id).into_iter().enumerate() {
-                    match waiter {
-                        Waiter::Caller(caller) => {
-                            let program = self.programs.get(id).ok_or_else(no_process);
-                            let answer = program.map(|program| ensured(program, at == 0));
-                            respond(ctx, caller, answer);
-                        }
-                        Waiter::Attached(client, attach) => {
-                            ctx.set_held(client, false);
-                            self.attach(ctx, id, client, attach);
-                        }
-                    }
-                }
-            }
-            Err(rejection) => {
-                for waiter in self.names.failed(key) {
-                    refuse_waiter(ctx, &waiter, &rejection);
-                }
-            }
-        }
-    }
-
-    /// A client is gone that may have waited for the start of a process.
-    fn stop_waiting(&mut self, ctx: &mut Context, client: ClientId) {
-        let start = self.waiting.remove(&client);
-        // Whoever waits for the same process goes on with the start.
-        if let (Some(next), Some(start)) = (self.names.leave(client), start) {
-            self.waiting.insert(next, start);
-            ctx.queue_start(next);
-        }
     }
 
     /// Rejects the start of another process if there are too many.
@@ -758,77 +480,6 @@ impl Processes {
         self.programs.get(id).map_or(0, Program::output_end)
     }
 
-    fn read_attach(&self, id: Uuid, request: &Request<'_>) -> Result<AttachRequest, Rejection> {
-        let program = self.programs.get(id).filter(|program| is_shared(program));
-        let program = program.ok_or_else(no_process)?;
-        if !program.has_terminal() && self.config.compat == Compat::KernelImages {
-            return Err(bad_request("process is not PTY-backed"));
-        }
-        Ok(AttachRequest {
-            query: AttachQuery::read(request)?,
-            dialect: Dialect::of(request)?,
-            replay: Replay {
-                since: since(request, program.output_end())?,
-                screen: replay_screen(request)?,
-            },
-            is_by_name: false,
-        })
-    }
-
-    fn route_attach(
-        &self,
-        which: ProcessRef<'_>,
-        request: &Request<'_>,
-    ) -> Result<Route, Rejection> {
-        let route = Route::web_socket();
-        let id = match which {
-            ProcessRef::Id(id) => id,
-            // It depends on the client which process this is.
-            ProcessRef::Name(_) => return Ok(route),
-        };
-        // The process of a client that comes back may have been removed, and its last output still waits for the client.
-        if asks_to_come_back(request) {
-            return Ok(route);
-        }
-        let attach = self.read_attach(id, request)?;
-        // A client that is refused leaves no connection that could be resumed.
-        let is_refused = asks_for_new_connection(request) && self.is_refused(id, &attach);
-        Ok(route.with_resumption(!is_refused))
-    }
-
-    /// Whether a client would be a second writer of its process.
-    fn is_refused(&self, id: Uuid, attach: &AttachRequest) -> bool {
-        let program = self.programs.get(id);
-        attach.query.role == Role::Writer
-            && !attach.query.takeover
-            && program.is_some_and(|program| program.sink.writer().is_some())
-    }
-
-    /// Attaches a client to a process.
-    fn attach(&mut self, ctx: &mut Context, id: Uuid, client: ClientId, attach: AttachRequest) {
-        if self.is_refused(id, &attach) {
-            let why = "another client is the writer";
-            return ctx.close(client, CloseCode::CONFLICT, why);
-        }
-        let AttachRequest {
-            query,
-            dialect,
-            replay,
-            is_by_name,
-        } = attach;
-        if let (Role::Writer, Some(size)) = (query.role, query.size)
-            && let Err(error) = self.programs.resize(ctx, id, size)
-        {
-            log_failed_resize(client, size, &error);
-        }
-        // A link permits the path of the name only.
-        if is_by_name && ctx.link_target(client).is_none() {
-            ContextOutput(ctx).tell(client, dialect, &AttachEvent::Process(id.to_string()));
-        }
-        let kind = (query.role, dialect);
-        self.programs.attach(ctx, id, client, kind, replay);
-    }
-
     /// Handles the processes that have finished: answers their `exec` calls, and lets the others expire.
     fn follow_up(&mut self, ctx: &mut Context) {
         for id in self.programs.take_finished() {
@@ -862,46 +513,9 @@ fn format_of(request: &Request<'_>) -> Result<Format, Rejection> {
     }
 }
 
-/// Tells a client why the process that it waits for does not start.
-fn refuse_waiter(ctx: &mut Context, waiter: &Waiter, rejection: &Rejection) {
-    match waiter {
-        Waiter::Caller(caller) => ctx.respond(*caller, &Response::from(rejection)),
-        Waiter::Attached(client, attach) => {
-            ctx.set_held(*client, false);
-            let why = rejection.message.clone().into_owned();
-            ContextOutput(ctx).fail(*client, attach.dialect, why);
-        }
-    }
-}
-
-/// Checks that a request asks for the process that a name has.
-fn expect_same(name: &str, asked: RequestDigest, has: RequestDigest) -> Result<(), Rejection> {
-    if asked == has {
-        return Ok(());
-    }
-    let why = format!("the process {name:?} was started with another body");
-    Err(Rejection::new(StatusCode::CONFLICT, why))
-}
-
 /// Whether a process is visible to all clients: it was not started by `exec`.
 fn is_shared(program: &Program) -> bool {
     matches!(program.sink, Sink::Shared(_))
-}
-
-/// Whether a client asks for a connection that can be resumed, rather than to resume one.
-fn asks_for_new_connection(request: &Request<'_>) -> bool {
-    let field = request.header("outrigger-resume");
-    let parameter = request.parameters("resume").next();
-    field.map_or(parameter.as_deref() == Some("new"), |field| {
-        field.trim_ascii().starts_with(b"new")
-    })
-}
-
-/// Whether a client asks to come back after a cut. The server knows the client by its token.
-fn asks_to_come_back(request: &Request<'_>) -> bool {
-    let is_resume = request.header("outrigger-resume").is_some()
-        || request.parameters("resume").next().is_some();
-    is_resume && !asks_for_new_connection(request)
 }
 
 impl Service for Processes {
