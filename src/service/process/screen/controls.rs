@@ -359,9 +359,23 @@ impl Screen {
             Ok(character) if character.is_ascii() && self.charsets.current == ASCII => {
                 self.print_ascii(&vec![character as u8; count]);
             }
-            _ => {
-                let text = self.clusters.text(cell.content).repeat(count);
-                text.chars().for_each(|character| self.print(character));
+            _ => self.repeat_cell(cell.content, count),
+        }
+    }
+
+    /// Prints a character with its marks again. The marks are not joined one by one, because a few bytes of output cause this.
+    fn repeat_cell(&mut self, content: Content, count: usize) {
+        let Some(first) = self.clusters.text(content).chars().next() else {
+            return;
+        };
+        let plain = Content::character(first, content.width());
+        for _ in 0..count {
+            self.print(first);
+            let buffer = self.buffer_mut();
+            let at = buffer.x.saturating_sub(usize::from(content.width()));
+            let printed = buffer.row().cells.get_mut(at);
+            if let Some(cell) = printed.filter(|cell| cell.content == plain) {
+                cell.content = content;
             }
         }
     }
