@@ -61,6 +61,7 @@ run_web() {
 run_examples() {
   venv
   PYTHON=$tools/venv/bin/python tests/interop/examples.sh
+  python3 tests/interop/terminal_mcp.py
 }
 run_deploy() {
   venv

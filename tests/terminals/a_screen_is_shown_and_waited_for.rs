@@ -178,7 +178,7 @@ fn a_call_waits_for_text_a_pause_a_change_or_the_exit() {
             wait(
                 address,
                 &process,
-                json!({"regex": "got-[0-9]{2}", "timeout_ms": 100_000}),
+                json!({"regex": "^got-[0-9]{2}$", "timeout_ms": 100_000}),
             )
         })
     };

@@ -112,7 +112,9 @@ impl Wait {
             text => Ok(text),
         };
         let regex = text("regex", MAX_REGEX)?.map(|pattern| {
-            let compiled = RegexBuilder::new(pattern).size_limit(COMPILED).build();
+            let mut builder = RegexBuilder::new(pattern);
+            // The rows below the last text are lines, too, so the end of the screen is seldom what an expression means.
+            let compiled = builder.multi_line(true).size_limit(COMPILED).build();
             compiled.map_err(|error| bad_request(format!("\"regex\": {error}")))
         });
         let timeout = number("timeout_ms")?.map_or(USUAL_TIMEOUT, Duration::from_millis);

@@ -39,20 +39,20 @@ impl Processes {
             Some(Named::Starting { digest: other, .. }) => {
                 expect_same(&key.name, digest, *other)?;
                 self.names.join(key, waiter);
+                return Ok(None);
             }
-            Some(Named::Started(NamedProcess { id, digest: other }))
-                if let Some(program) = self.programs.get(*id)
-                    && !(restart && program.exit().is_some()) =>
-            {
-                expect_same(&key.name, digest, *other)?;
-                return Ok(Some(ensured(program, false)));
+            Some(Named::Started(NamedProcess { id, digest: other })) => {
+                let kept = self.programs.get(*id);
+                if let Some(program) = kept.filter(|one| !restart || one.exit().is_none()) {
+                    expect_same(&key.name, digest, *other)?;
+                    return Ok(Some(ensured(program, false)));
+                }
             }
-            Some(Named::Started(_)) | None => {
-                let purpose = Purpose::Name(key.clone());
-                self.enqueue(ctx, caller, Start { request, purpose })?;
-                self.names.begin(key, digest, waiter);
-            }
+            None => {}
         }
+        let purpose = Purpose::Name(key.clone());
+        self.enqueue(ctx, caller, Start { request, purpose })?;
+        self.names.begin(key, digest, waiter);
         Ok(None)
     }
 
