@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use crate::Principal;
 use crate::service::jsonrpc::{Envelope, RecoveredId};
-use crate::service::mcp::fuzzed::{Incoming, Multiplexer, Output, Who};
+use crate::service::mcp::fuzzed::{Incoming, Multiplexer, Output, Reach, Who};
 
 /// The resources that sessions subscribe to.
 const URIS: [&str; 3] = ["file:///a", "file:///a/b", "memo:x"];
@@ -110,7 +111,7 @@ impl World {
             _ => {}
         }
         assert!(
-            self.mux.held_bytes() < 1 << 20,
+            self.mux.held_bytes(&Principal::Nobody) < 1 << 20,
             "it is bounded by the requests"
         );
     }
@@ -125,7 +126,7 @@ impl World {
         }
         self.ever += 1;
         let uuid = Uuid::from_u128(self.ever as u128);
-        let number = self.mux.join(uuid);
+        let number = self.mux.join(uuid, &Principal::Nobody);
         let session = Session {
             uuid,
             ..Session::default()
@@ -180,8 +181,11 @@ impl World {
         let text = message.to_string();
         let envelope = Envelope::parse(&text).expect("a message");
         let mut out = Vec::new();
-        self.mux
-            .handle_process(&envelope, &|uuid| uuid.as_u128() % 2 == 0, &mut out);
+        let reach = |uuid: Uuid| match uuid.as_u128() % 2 {
+            0 => Reach::Now,
+            _ => Reach::Later,
+        };
+        self.mux.handle_process(&envelope, &reach, &mut out);
         self.take(out, None);
     }
 
@@ -446,7 +450,7 @@ impl World {
         for number in numbers {
             self.leave(number);
         }
-        assert!(self.mux.is_idle() && self.mux.held_bytes() == 0);
+        assert!(self.mux.is_idle() && self.mux.held_bytes(&Principal::Nobody) == 0);
         assert!(self.received.is_empty() || self.runs);
     }
 }

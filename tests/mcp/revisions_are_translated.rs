@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::client::{ANY, Answer, JSON, STATELESS, send};
+use crate::client::{ANY, Answer, JSON, STATELESS, send, send_to};
 use crate::common::program::Program;
 use crate::common::traces::{TraceFile, eventually};
 
@@ -16,11 +16,23 @@ const SERVER: &str = r#"
         id=${line#*'"id":'}; id=${id%%[,\}]*}
         case "$line" in
         *server/discover*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}\n' "$id";;
-        *'"method":"initialize"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"old"},"instructions":"i"}}\n' "$id";;
+        *'"method":"initialize"'*SLOW*) ;;
+        *'"method":"initialize"'*REFUSE*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"no"}}\n' "$id";;
+        *'"method":"initialize"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true},"logging":{}},"serverInfo":{"name":"old"},"instructions":"i"}}\n' "$id";;
         *'"method":"notifications/'*) ;;
+        *resources/subscribe*no\"*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"no"}}\n' "$id";;
+        *'"name":"slow"'*) asked=$id;;
+        *prompts/list*) echo '{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"who?"}}'
+            printf '{"jsonrpc":"2.0","id":%s,"result":{"prompts":[]}}\n' "$id";;
+        *'"name":"twice"'*) asked=$id; echo '{"jsonrpc":"2.0","id":"one","method":"elicitation/create","params":{"message":"1"}}';;
+        *'"id":"one"'*) echo '{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"2"}}';;
+        *'"name":"deaf"'*) echo '{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"1"}}'
+            echo '{"jsonrpc":"2.0","id":"r","method":"elicitation/create","params":{"message":"2"}}'
+            echo '{"jsonrpc":"2.0","id":"s","method":"elicitation/create","params":{"message":"3"}}'; exec sleep 60;;
         *'"name":"ask"'*) asked=$id; echo '{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"who?"}}';;
         *'"id":"q"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"content":[],"got":%s}}\n' "$asked" "$line";;
         *'"name":"change"'*) echo '{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"memo:b"}}'
+            echo '{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"memo:a/part"}}'
             echo '{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"memo:a"}}'
             printf '{"jsonrpc":"2.0","id":%s,"result":{"content":[]}}\n' "$id";;
         *'"name":"never"'*) ;;
@@ -66,7 +78,10 @@ impl World {
 
     fn request_of(&self, token: &str, id: Value, method: &str, mut params: Value) -> Answer {
         params["_meta"]["io.modelcontextprotocol/protocolVersion"] = STATELESS.into();
-        params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({"elicitation": {}});
+        let capabilities = &mut params["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+        if capabilities.is_null() {
+            *capabilities = json!({"elicitation": {}});
+        }
         let name = params["name"]
             .as_str()
             .map(|name| format!("Mcp-Name: {name}"));
@@ -85,6 +100,22 @@ impl World {
     }
 }
 
+/// The key of a question and the state of its call.
+fn question(asked: &Value) -> (String, Value) {
+    let result = &asked["result"];
+    assert_eq!(result["resultType"], "input_required", "{asked}");
+    let requests = result["inputRequests"].as_object().expect("requests");
+    let key = requests.keys().next().expect("a question");
+    (key.clone(), result["requestState"].clone())
+}
+
+/// The bytes that are kept for clients.
+fn figure_of(world: &World) -> u64 {
+    let token = "Authorization: Bearer 0123456789abcdef0123456789";
+    let status = send_to(world.address, "/status", "GET", &[token], "").json();
+    status["kept_bytes"].as_u64().expect("a number")
+}
+
 #[test]
 fn requests_are_answered_without_a_session() {
     let world = World::new("requests", &["--share", "principal"]);
@@ -93,7 +124,11 @@ fn requests_are_answered_without_a_session() {
         .response();
     assert_eq!(found["id"], "d");
     assert_eq!(found["result"]["supportedVersions"][0], STATELESS);
-    assert_eq!(found["result"]["capabilities"], json!({"tools": {}}));
+    let capabilities = json!({"tools": {"listChanged": true}, "resources": {"subscribe": true}});
+    assert_eq!(
+        found["result"]["capabilities"], capabilities,
+        "log messages are not passed on"
+    );
     assert_eq!(
         found["result"]["_meta"]["io.modelcontextprotocol/serverInfo"]["name"],
         "old"
@@ -203,8 +238,9 @@ fn subscriptions_hear_of_the_changes_that_they_want() {
     eventually("the server runs", || {
         world.lines("notifications/initialized") == 1
     });
-    let wanted = json!({"resourceSubscriptions": ["memo:a"]});
+    let wanted = json!({"toolsListChanged": true, "promptsListChanged": true, "resourceSubscriptions": ["memo:no", "memo:a"]});
     let params = json!({"notifications": wanted});
+    let honored = json!({"toolsListChanged": true, "resourceSubscriptions": ["memo:a"]});
     let mut stream = world.request(json!("s"), "subscriptions/listen", params);
     let (_, first) = stream.event().expect("the acknowledgement");
     assert_eq!(first["method"], "notifications/subscriptions/acknowledged");
@@ -214,24 +250,162 @@ fn subscriptions_hear_of_the_changes_that_they_want() {
             &first["params"]["_meta"][id],
             &first["params"]["notifications"]
         ),
-        (&json!("s"), &wanted)
+        (&json!("s"), &honored),
+        "only what the server reports"
     );
-    eventually("the server is told", || {
-        world.lines("resources/subscribe") == 1
-    });
     let changed = world
         .request(json!(1), "tools/call", json!({"name": "change"}))
         .response();
     assert_eq!(changed["id"], 1);
-    let (_, change) = stream.event().expect("a change");
-    assert_eq!(
-        (&change["params"]["uri"], &change["params"]["_meta"][id]),
-        (&json!("memo:a"), &json!("s"))
-    );
+    for uri in ["memo:a/part", "memo:a"] {
+        let (_, change) = stream.event().expect("a change");
+        assert_eq!(
+            (&change["params"]["uri"], &change["params"]["_meta"][id]),
+            (&json!(uri), &json!("s"))
+        );
+    }
     drop(stream);
     eventually("the subscription ends", || {
         world.lines("resources/unsubscribe") == 1
     });
+}
+
+#[test]
+fn a_subscription_fails_if_the_server_cannot_be_used() {
+    // The bug: it was acknowledged, and its client waited for changes that could not come.
+    let world = World::new("refused", &["--share", "principal"]);
+    let capabilities = json!({"experimental": {"REFUSE": {}}});
+    let params = json!({
+        "notifications": {"toolsListChanged": true},
+        "_meta": {"io.modelcontextprotocol/clientCapabilities": capabilities},
+    });
+    let refused = world
+        .request(json!("s"), "subscriptions/listen", params)
+        .response();
+    assert_eq!(
+        (&refused["id"], &refused["error"]["code"]),
+        (&json!("s"), &json!(-32602))
+    );
+}
+
+#[test]
+fn the_time_limit_of_requests_does_not_count_while_a_client_gathers_input() {
+    let options = ["--share", "principal", "--request-timeout", "1s"];
+    let world = World::new("limit", &options);
+    let call = |params| world.request(json!(1), "tools/call", params).response();
+    let asked = call(json!({"name": "ask"}));
+    let (key, state) = question(&asked);
+    let failed = call(json!({"name": "never"}));
+    assert_eq!(failed["error"]["message"], "Request timed out");
+    let input = json!({&key: {"action": "decline"}});
+    let answer = call(json!({"name": "ask", "requestState": state, "inputResponses": input}));
+    assert_eq!(answer["result"]["resultType"], "complete");
+}
+
+#[test]
+fn a_question_reaches_a_caller_that_waits() {
+    // The bug: the newest call got it, although its client had gone while it was asked itself.
+    let world = World::new("waits", &["--share", "principal"]);
+    let mut waiting = world.request(json!(1), "tools/call", json!({"name": "slow"}));
+    question(
+        &world
+            .request(json!(2), "prompts/get", json!({"name": "ask"}))
+            .response(),
+    );
+    let list = world.request(json!(3), "prompts/list", json!({}));
+    assert_eq!(list.response()["result"]["prompts"], json!([]));
+    let (_, asked) = waiting.event().expect("a question");
+    assert_eq!(
+        (&asked["id"], &asked["result"]["resultType"]),
+        (&json!(1), &json!("input_required"))
+    );
+}
+
+#[test]
+fn input_that_is_no_result_is_refused_and_the_state_can_be_used_again() {
+    let world = World::new("malformed", &["--share", "principal"]);
+    let call = |params| world.request(json!(1), "tools/call", params);
+    let (key, state) = question(&call(json!({"name": "ask"})).response());
+    for input in [json!({&key: 7}), json!({&key: null}), json!([]), json!("x")] {
+        let params = json!({"name": "ask", "requestState": state, "inputResponses": input});
+        let refused = call(params);
+        assert_eq!(
+            (refused.status, &refused.response()["error"]["code"]),
+            (400, &json!(-32602)),
+            "{input}"
+        );
+    }
+    let input = json!({&key: {"action": "cancel"}, "other": 7});
+    let params = json!({"name": "ask", "requestState": state, "inputResponses": input});
+    let answer = call(params).response();
+    assert_eq!(answer["result"]["got"]["result"]["action"], "cancel");
+}
+
+#[test]
+fn a_question_counts_until_it_is_answered() {
+    let world = World::new("counts", &["--share", "principal"]);
+    let call = |params| world.request(json!(1), "tools/call", params).response();
+    let first = call(json!({"name": "twice"}));
+    let kept = figure_of(&world);
+    let (key, state) = question(&first);
+    let input = json!({&key: {"action": "decline"}});
+    let params = json!({"name": "twice", "requestState": state, "inputResponses": input});
+    let second = call(params);
+    assert!(
+        kept > 0 && figure_of(&world) <= kept,
+        "{}",
+        figure_of(&world)
+    );
+    let (key, state) = question(&second);
+    let input = json!({&key: {"action": "decline"}});
+    let params = json!({"name": "twice", "requestState": state, "inputResponses": input});
+    assert_eq!(call(params)["result"]["resultType"], "complete");
+    assert_eq!(figure_of(&world), 0);
+}
+
+#[test]
+fn input_for_a_server_that_does_not_read_is_not_queued_without_limit() {
+    let world = World::new("deaf", &["--share", "principal"]);
+    let call = |params| world.request(json!(1), "tools/call", params);
+    let mut asked = call(json!({"name": "deaf"})).response();
+    let mut inputs = 0;
+    let refused = loop {
+        let (key, state) = question(&asked);
+        let content = "x".repeat(3 << 20);
+        let input = json!({&key: {"action": "accept", "content": {"text": content}}});
+        let params = json!({"name": "deaf", "requestState": state, "inputResponses": input});
+        let answer = call(params);
+        if answer.status != 200 {
+            break answer;
+        }
+        inputs += 1;
+        assert!(inputs < 3, "the third input waits for room");
+        asked = answer.response();
+    };
+    assert_eq!(refused.status, 503);
+}
+
+#[test]
+fn a_principal_whose_requests_wait_for_the_start_keeps_nobody_else_out() {
+    let options = ["--share", "all", "--initialize-timeout", "2s"];
+    let world = World::new("held", &options);
+    let capabilities = json!({"experimental": {"SLOW": {}}});
+    let call = |token, filling: usize| {
+        let params = json!({
+            "name": "x", "arguments": {"filling": "x".repeat(filling)},
+            "_meta": {"io.modelcontextprotocol/clientCapabilities": capabilities},
+        });
+        world.request_of(token, json!(1), "tools/call", params)
+    };
+    let ada = "0123456789abcdef0123456789";
+    let first = call(ada, 4_190_000);
+    let second = call(ada, 10_000);
+    assert_eq!(second.status, 503, "ada has used her part");
+    let other = call("abcdef0123456789abcdef0123", 10_000);
+    assert_eq!(other.status, 200, "bob has a part of his own");
+    for waiting in [first, other] {
+        assert_eq!(waiting.response()["error"]["message"], "Request timed out");
+    }
 }
 
 #[test]

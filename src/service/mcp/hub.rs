@@ -97,8 +97,8 @@ pub(super) enum Call {
     Pool(u64),
     /// A stream of a session.
     Session(Uuid, u32),
-    /// A call to a process of an older revision.
-    Translated(Uuid),
+    /// A call to a process of an older revision, in this round.
+    Translated(Uuid, u32),
 }
 
 /// The time limit of calls, with a timer for the first of them.

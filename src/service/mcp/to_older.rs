@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::{SESSION_VERSIONS, STATELESS};
 use crate::service::json::{Skimmer, quote, unescape};
-use crate::service::jsonrpc::{Envelope, MessageKind, insert_member, member, splice};
+use crate::service::jsonrpc::{Envelope, MessageKind, code, insert_member, member, splice};
 
 /// The members of `_meta` that tell a server of 2026-07-28 what an older one learns from `initialize`.
 const ENVELOPE: [&str; 4] = [
@@ -16,6 +16,9 @@ const ENVELOPE: [&str; 4] = [
     "io.modelcontextprotocol/clientCapabilities",
     "io.modelcontextprotocol/logLevel",
 ];
+
+/// The code of a resource that does not exist, in the older revisions.
+const RESOURCE_NOT_FOUND: &str = "-32002";
 
 /// The revision that the older server is asked for.
 pub(crate) const ASKED: &str = r#""2025-11-25""#;
@@ -57,14 +60,19 @@ pub(crate) fn request(envelope: &Envelope<'_>) -> String {
     let Some(meta) = envelope.meta.clone() else {
         return text.to_owned();
     };
+    let meta_text = without(text, &meta, &ENVELOPE);
+    splice(text, &mut [(meta, &meta_text)]).concat()
+}
+
+/// The object at a range without these members.
+fn without(text: &str, range: &Range<usize>, names: &[&str]) -> String {
     let mut kept = Vec::new();
-    let _ = Skimmer::at(text, &meta).object(|key, value| {
-        if !ENVELOPE.contains(&&*key) {
+    let _ = Skimmer::at(text, range).object(|key, value| {
+        if !names.contains(&&*key) {
             kept.push(format!("{}:{}", quote(&key), &text[value]));
         }
     });
-    let meta_text = format!("{{{}}}", kept.join(","));
-    splice(text, &mut [(meta, &meta_text)]).concat()
+    format!("{{{}}}", kept.join(","))
 }
 
 /// The `initialize` request that answers `server/discover`.
@@ -83,7 +91,7 @@ pub(crate) fn subscribe(number: usize, uri: &str) -> String {
 /// The answer to a request, with the members that its result must have.
 pub(crate) fn answer(method: &str, text: &str) -> String {
     let Some(result) = result_of(text) else {
-        return text.to_owned();
+        return failure(method, text);
     };
     let mut added = Vec::new();
     if member(text, &result, "resultType").is_none() {
@@ -102,8 +110,21 @@ pub(crate) fn answer(method: &str, text: &str) -> String {
     }
 }
 
+/// The error of a response, with the code that the newer revision has for it.
+fn failure(method: &str, text: &str) -> String {
+    let error = member(text, &(0..text.len()), "error");
+    let code = error.and_then(|error| member(text, &error, "code"));
+    let is_missing = |code: &Range<usize>| &text[code.clone()] == RESOURCE_NOT_FOUND;
+    match code.filter(is_missing) {
+        Some(range) if method == "resources/read" => {
+            splice(text, &mut [(range, &code::PARAMS.to_string())]).concat()
+        }
+        _ => text.to_owned(),
+    }
+}
+
 /// The result of a response, if it is an object.
-fn result_of(text: &str) -> Option<Range<usize>> {
+pub(crate) fn result_of(text: &str) -> Option<Range<usize>> {
     let result = member(text, &(0..text.len()), "result");
     result.filter(|result| text[result.clone()].starts_with('{'))
 }
@@ -121,12 +142,20 @@ pub(crate) fn discovery(text: &str) -> String {
     let info = of_result("serverInfo").map_or_else(String::new, |info| {
         format!(r#","_meta":{{"io.modelcontextprotocol/serverInfo":{info}}}"#)
     });
-    let capabilities = of_result("capabilities").unwrap_or("{}");
+    let capabilities = capabilities(text, &result);
     let discovered = format!(
         r#"{{"resultType":"complete","supportedVersions":[{}],"capabilities":{capabilities}{instructions},"ttlMs":0,"cacheScope":"private"{info}}}"#,
         versions.join(",")
     );
     splice(text, &mut [(result, &discovered)]).concat()
+}
+
+/// The capabilities in an answer to `initialize` with this result. Log messages are not passed on.
+pub(crate) fn capabilities(text: &str, result: &Range<usize>) -> String {
+    match member(text, result, "capabilities") {
+        Some(range) => without(text, &range, &["logging"]),
+        None => "{}".to_owned(),
+    }
 }
 
 /// The revisions that clients of such a server can use.
@@ -166,6 +195,22 @@ impl Question {
         let method = part("method").unwrap_or("\"\"");
         let params = part("params").map_or_else(String::new, |at| format!(r#","params":{at}"#));
         format!(r#""{}":{{"method":{method}{params}}}"#, self.id)
+    }
+
+    /// What the question takes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.text.len()
+    }
+
+    /// Whether the client's next request answers it with something that cannot be a result.
+    pub(crate) fn is_answered_badly(&self, envelope: &Envelope<'_>) -> bool {
+        let text = envelope.text;
+        let Some(responses) = envelope.of_body("inputResponses") else {
+            return false;
+        };
+        let is_object = |range: &Range<usize>| text[range.clone()].starts_with('{');
+        let result = member(text, &responses, &self.id);
+        !is_object(&responses) || result.is_some_and(|result| !is_object(&result))
     }
 
     /// The response to the server, if the client's next request has it.
@@ -209,9 +254,8 @@ pub(crate) fn progress(text: &str, token: &str) -> Option<String> {
     Some(splice(text, &mut [(range, token)]).concat())
 }
 
-/// The first message of a subscription.
-pub(crate) fn acknowledgement(id: &str, filter: Option<&str>) -> String {
-    let filter = filter.unwrap_or("{}");
+/// The first message of a subscription. The filter is JSON.
+pub(crate) fn acknowledgement(id: &str, filter: &str) -> String {
     format!(
         r#"{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}},"notifications":{filter}}}}}"#
     )
@@ -260,7 +304,11 @@ mod tests {
             (answer("tools/list", failed), discovery(failed)),
             (failed.into(), failed.into())
         );
-        let text = r#"{"jsonrpc":"2.0","id":"d","result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"s"},"instructions":"i"}}"#;
+        let missing = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"no"}}"#;
+        let newer = missing.replace("-32002", "-32602");
+        assert_eq!(answer("resources/read", missing), newer);
+        assert_eq!(answer("tools/call", missing), missing);
+        let text = r#"{"jsonrpc":"2.0","id":"d","result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{},"logging":{}},"serverInfo":{"name":"s"},"instructions":"i"}}"#;
         let found: serde_json::Value = serde_json::from_str(&discovery(text)).expect("JSON");
         assert_eq!(found["result"]["supportedVersions"][0], STATELESS);
         assert_eq!(

@@ -1,12 +1,12 @@
 //! Requests of callers: which process gets one, which notifications a subscription gets, and the ends of requests that do not come
 //! from a process.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 
 use super::{PendingRequest, Pool, Purpose, Subscription, Support};
-use crate::service::json::{Skimmer, unescape};
+use crate::service::json::{Skimmer, quote, unescape};
 use crate::service::jsonrpc::{
     Envelope, Forwarded, IdRanges, MessageKind, cancellation, code, error, member,
 };
@@ -14,6 +14,7 @@ use crate::service::mcp::http_error::HttpError;
 use crate::service::mcp::hub::{Call, Hub};
 use crate::service::mcp::process::MAX_UNREAD;
 use crate::service::mcp::reply::Reply;
+use crate::service::mcp::shared::with_parents;
 use crate::{Context, Principal, StatusCode};
 
 /// The maximum length of a `subscriptions/listen` request, which is kept while the subscription lasts.
@@ -126,7 +127,7 @@ impl Pool {
                 let call = Call::Pool(request);
                 hub.timeouts.push(ctx, call, |call| match call {
                     Call::Pool(id) => self.is_waiting(id),
-                    Call::Session(..) | Call::Translated(_) => true,
+                    Call::Session(..) | Call::Translated(..) => true,
                 });
             }
             Err(error) => reply.reject(ctx, &error.with_id(own_id), true),
@@ -138,7 +139,7 @@ impl Pool {
         hub.beginnings
             .push(ctx, Call::Pool(request), |call| match call {
                 Call::Pool(id) => self.may_begin(id),
-                Call::Session(..) | Call::Translated(_) => true,
+                Call::Session(..) | Call::Translated(..) => true,
             });
     }
 
@@ -326,7 +327,7 @@ pub(crate) struct Filter {
     prompts: bool,
     resources: bool,
     /// The resources whose changes are wanted.
-    uris: HashSet<Box<str>>,
+    uris: BTreeSet<Box<str>>,
 }
 
 impl Filter {
@@ -337,7 +338,7 @@ impl Filter {
             return Self::default();
         };
         let is_true = |key| member(text, &wanted, key).is_some_and(|range| &text[range] == "true");
-        let mut uris = HashSet::new();
+        let mut uris = BTreeSet::new();
         if let Some(list) = member(text, &wanted, "resourceSubscriptions") {
             let _ = Skimmer::at(text, &list).array(|range: Range<usize>| {
                 let raw = &text[range];
@@ -359,6 +360,42 @@ impl Filter {
         self.uris.iter().map(|uri| &**uri)
     }
 
+    /// Leaves out what a server with these capabilities, which are JSON, does not report.
+    pub(crate) fn restrict(&mut self, capabilities: &str) {
+        let reports = |name, what| {
+            let of_name = member(capabilities, &(0..capabilities.len()), name);
+            let value = of_name.and_then(|range| member(capabilities, &range, what));
+            value.is_some_and(|range| &capabilities[range] == "true")
+        };
+        self.tools &= reports("tools", "listChanged");
+        self.prompts &= reports("prompts", "listChanged");
+        self.resources &= reports("resources", "listChanged");
+        if !reports("resources", "subscribe") {
+            self.uris.clear();
+        }
+    }
+
+    /// The server does not report changes of this resource.
+    pub(crate) fn remove(&mut self, uri: &str) {
+        self.uris.remove(uri);
+    }
+
+    /// As JSON.
+    pub(crate) fn to_json(&self) -> String {
+        let lists = [
+            ("toolsListChanged", self.tools),
+            ("promptsListChanged", self.prompts),
+            ("resourcesListChanged", self.resources),
+        ];
+        let lists = lists.into_iter().filter(|(_, is_wanted)| *is_wanted);
+        let mut members: Vec<String> = lists.map(|(name, _)| format!(r#""{name}":true"#)).collect();
+        if !self.uris.is_empty() {
+            let uris: Vec<String> = self.uris().map(quote).collect();
+            members.push(format!(r#""resourceSubscriptions":[{}]"#, uris.join(",")));
+        }
+        format!("{{{}}}", members.join(","))
+    }
+
     /// Whether a notification is wanted.
     pub(crate) fn wants(&self, method: &str, envelope: &Envelope<'_>) -> bool {
         match method {
@@ -368,8 +405,8 @@ impl Filter {
             "notifications/resources/updated" => {
                 let text = envelope.text;
                 let uri = envelope.of_body("uri").map(|range| &text[range]);
-                uri.filter(|raw| raw.starts_with('"'))
-                    .is_some_and(|raw| self.uris.contains(&*unescape(raw)))
+                let uri = uri.filter(|raw| raw.starts_with('"')).map(unescape);
+                uri.is_some_and(|uri| with_parents(&uri).any(|uri| self.uris.contains(uri)))
             }
             _ => false,
         }

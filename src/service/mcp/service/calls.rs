@@ -343,7 +343,7 @@ impl Mcp {
             None => session.is_behind(),
             Some(seat) => {
                 let server = self.shared.get_mut(seat.server);
-                server.is_none_or(|server| server.is_behind(envelope))
+                server.is_none_or(|server| server.is_behind(envelope, &session.principal))
             }
         };
         if is_behind {

@@ -26,8 +26,8 @@ impl Waiting<'_> {
                 let session = self.sessions.get(&id);
                 session.is_some_and(|session| session.may_begin(stream))
             }
-            Call::Translated(id) => {
-                let call = self.translated.get(&id);
+            Call::Translated(id, _) => {
+                let call = self.translated.get(&id).filter(|_| self.is_waiting(call));
                 call.is_some_and(TranslatedCall::may_begin)
             }
         }
@@ -40,7 +40,10 @@ impl Waiting<'_> {
                 let session = self.sessions.get(&id);
                 session.is_some_and(|session| session.is_waiting(stream))
             }
-            Call::Translated(id) => self.translated.contains_key(&id),
+            Call::Translated(id, round) => {
+                let call = self.translated.get(&id);
+                call.is_some_and(|call| call.round == round)
+            }
         }
     }
 }
@@ -111,16 +114,18 @@ impl Mcp {
                     session.begin_stream(ctx, stream);
                 }
             }
-            (Limit::Begin, Call::Translated(id)) => self.begin_translated_stream(ctx, id),
+            (Limit::Begin, Call::Translated(id, _)) => self.begin_translated_stream(ctx, id),
             (Limit::TimeOut, Call::Pool(id)) => self.pool.time_out(ctx, &mut self.hub, id),
             (Limit::TimeOut, Call::Session(id, stream)) => self.time_out(ctx, id, stream),
-            (Limit::TimeOut, Call::Translated(id)) => {
+            (Limit::TimeOut, Call::Translated(id, _)) => {
                 self.fail_translated(ctx, id, "Request timed out");
             }
             (Limit::Initialize, Call::Session(id, _)) => {
                 self.end_session(ctx, id, "its process has not answered initialize in time");
             }
-            (Limit::Input, Call::Translated(id)) => self.expire_input(ctx, id),
+            (Limit::Input, Call::Translated(id, _)) => {
+                self.end_translated(ctx, id);
+            }
             (Limit::Initialize | Limit::Input, _) => {}
         }
     }

@@ -186,7 +186,7 @@ impl Service for Mcp {
         }
         match self.hub.callers.remove(&caller) {
             Some(Call::Pool(id)) => self.pool.cancel(ctx, &mut self.hub, id),
-            Some(Call::Translated(id)) => {
+            Some(Call::Translated(id, _)) => {
                 self.hub.counts.cancelled += 1;
                 self.end_translated(ctx, id);
             }
@@ -209,7 +209,7 @@ impl Service for Mcp {
                     session.resume(ctx);
                 }
             }
-            Some(Call::Pool(_) | Call::Translated(_)) => {}
+            Some(Call::Pool(_) | Call::Translated(..)) => {}
             None => self.websocket.drained(ctx, client),
         }
     }

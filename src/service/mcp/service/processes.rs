@@ -14,7 +14,7 @@ use crate::service::mcp::hub::Full;
 use crate::service::mcp::pool::{PoolChange, Support};
 use crate::service::mcp::process::Process;
 use crate::service::mcp::session::{Fate, Session, Upstream};
-use crate::service::mcp::shared::{Handled, Incoming, Output};
+use crate::service::mcp::shared::{Handled, Incoming, Output, Reach};
 use crate::{Context, Principal, TimerId};
 
 /// How often to look for sessions to end, at least.
@@ -370,13 +370,12 @@ impl Mcp {
                     return;
                 };
                 let path = config.endpoint.path();
-                let is_reading = |id| {
-                    sessions.get(&id).is_some_and(Session::is_reading)
-                        || translated
-                            .get(&id)
-                            .is_some_and(TranslatedCall::may_be_asked)
+                let reach = |id| match (sessions.get(&id), translated.get(&id)) {
+                    (Some(session), _) if session.is_reading() => Reach::Now,
+                    (Some(_), _) => Reach::Later,
+                    (None, call) => call.map_or(Reach::Never, TranslatedCall::reach),
                 };
-                let out = server.handle(ctx, hub, path, input, &is_reading);
+                let out = server.handle(ctx, hub, path, input, &reach);
                 self.act(ctx, number, out);
             }
             Owner::Stopping(number) => {

@@ -6,7 +6,6 @@ use uuid::Uuid;
 use super::Mcp;
 use super::translated_call::{Kind, Stage, TranslatedCall};
 use crate::service::jsonrpc::{Envelope, MessageKind, code, error, with_id};
-use crate::service::mcp::INPUT_TIME;
 use crate::service::mcp::http_error::HttpError;
 use crate::service::mcp::hub::{Call, too_many};
 use crate::service::mcp::pool::{Filter, check_subscription, status_of, with_subscription};
@@ -17,8 +16,8 @@ use crate::service::mcp::to_older::{self, Question};
 use crate::sys::random_uuid;
 use crate::{Context, Principal, StatusCode};
 
-/// The maximum number of resources of a subscription. A session has a limit for their size.
-const MAX_URIS: usize = 1000;
+/// The id of the request of a subscription that learns what the server reports, as JSON.
+const BEGIN: &str = r#""begin""#;
 
 impl Mcp {
     /// Handles a request of revision 2026-07-28 for a server of an older one.
@@ -45,7 +44,7 @@ impl Mcp {
         reply.reject(ctx, &failed.with_id(own), true);
     }
 
-    /// The call that a client continues with its input. The state is used up.
+    /// The call that a client continues with its input. The state is used up, unless the request is refused.
     fn find_input(
         &mut self,
         envelope: &Envelope<'_>,
@@ -67,6 +66,17 @@ impl Mcp {
         };
         if call.principal != *principal || !is_same {
             return Err(unknown());
+        }
+        let mut questions = call.questions.iter();
+        if questions.any(|question| question.is_answered_badly(envelope)) {
+            let why = "Invalid params: inputResponses has something that is no result";
+            return Err(HttpError::new(StatusCode::BAD_REQUEST, code::PARAMS, why));
+        }
+        let server = self.shared.get_mut(call.seat.server);
+        if !call.questions.is_empty()
+            && server.is_some_and(|one| one.is_behind(envelope, principal))
+        {
+            return Err(HttpError::not_reading());
         }
         self.inputs.remove(&state);
         Ok(id)
@@ -104,7 +114,7 @@ impl Mcp {
         let seat = joined.and_then(|seat| {
             let server = self.shared.get_mut(seat.server);
             let server = server.ok_or_else(HttpError::not_reading)?;
-            if server.is_behind(envelope) {
+            if server.is_behind(envelope, principal) {
                 server.sessions.leave(seat.member, &mut Vec::new());
                 return Err(HttpError::not_reading());
             }
@@ -133,17 +143,19 @@ impl Mcp {
         let token = envelope.of_meta("progressToken");
         let capabilities = envelope.of_meta(CAPABILITIES_KEY);
         let capabilities = capabilities.map_or("{}", |at| &envelope.text[at]);
-        let mut texts = vec![to_older::request(envelope)];
+        let mut text = to_older::request(envelope);
         let kind = match method {
             "server/discover" => {
-                texts = vec![to_older::initialize(own)];
+                text = to_older::initialize(own);
                 Kind::Discover
             }
             "subscriptions/listen" => {
-                let filter = Filter::of(envelope);
-                let uris = filter.uris().take(MAX_URIS).enumerate();
-                texts = uris.map(|(at, uri)| to_older::subscribe(at, uri)).collect();
-                Kind::Listen(filter)
+                text = to_older::initialize(BEGIN);
+                Kind::Subscribing {
+                    filter: Filter::of(envelope),
+                    uris: Vec::new(),
+                    waiting: 1,
+                }
             }
             _ => Kind::Other {
                 method: method.into(),
@@ -154,7 +166,6 @@ impl Mcp {
                 },
             },
         };
-        let is_subscription = matches!(kind, Kind::Listen(_));
         let call = TranslatedCall {
             seat,
             principal,
@@ -164,25 +175,74 @@ impl Mcp {
             questions: Vec::new(),
             kept: 0,
             stage: Stage::Open(reply),
+            round: 0,
         };
         self.translated.insert(id, call);
         self.attend(ctx, id);
         self.begin_sweep(ctx);
-        if is_subscription {
-            let mut out = Vec::new();
-            if let Some(server) = self.shared.get_mut(seat.server) {
-                server.sessions.listen(seat.member, &mut out);
-                server.start_if_needed(ctx);
+        self.send_from_seat(ctx, seat, &text);
+    }
+
+    /// Handles an answer to a subscription, of which it has sent the request with the id `own`. The client is told what it gets when
+    /// nothing more is to be answered.
+    fn handle_subscribing(&mut self, ctx: &mut Context, id: Uuid, own: &str, text: &str) {
+        let Some(call) = self.translated.get_mut(&id) else {
+            return;
+        };
+        let seat = call.seat;
+        let Kind::Subscribing {
+            filter,
+            uris,
+            waiting,
+        } = &mut call.kind
+        else {
+            return;
+        };
+        let result = to_older::result_of(text);
+        let mut requests = Vec::new();
+        match (own == BEGIN, result) {
+            (true, None) => return self.finish_translated(ctx, id, text),
+            (true, Some(result)) => {
+                filter.restrict(&to_older::capabilities(text, &result));
+                uris.extend(filter.uris().map(Box::from));
+                let numbered = uris.iter().enumerate();
+                requests.extend(numbered.map(|(at, uri)| to_older::subscribe(at, uri)));
+                *waiting = requests.len();
             }
-            self.act(ctx, seat.server, out);
-            let wanted = envelope
-                .of_body("notifications")
-                .map(|at| &envelope.text[at]);
-            self.tell_translated(ctx, id, &to_older::acknowledgement(own, wanted));
+            (false, result) => {
+                let uri = own.parse().ok().and_then(|at: usize| uris.get(at));
+                if let (None, Some(uri)) = (result, uri) {
+                    filter.remove(uri);
+                }
+                *waiting -= 1;
+            }
         }
-        for text in &texts {
-            self.send_from_seat(ctx, seat, text);
+        if *waiting == 0 {
+            return self.acknowledge(ctx, id);
         }
+        for request in &requests {
+            self.send_from_seat(ctx, seat, request);
+        }
+    }
+
+    /// Tells a client which changes it gets from now on.
+    fn acknowledge(&mut self, ctx: &mut Context, id: Uuid) {
+        let Some(call) = self.translated.get_mut(&id) else {
+            return;
+        };
+        let seat = call.seat;
+        if let Kind::Subscribing { filter, .. } = &mut call.kind {
+            let filter = std::mem::take(filter);
+            let first = to_older::acknowledgement(&call.id, &filter.to_json());
+            call.kind = Kind::Listen(filter);
+            self.tell_translated(ctx, id, &first);
+        }
+        let mut out = Vec::new();
+        if let Some(server) = self.shared.get_mut(seat.server) {
+            server.sessions.listen(seat.member, &mut out);
+            server.start_if_needed(ctx);
+        }
+        self.act(ctx, seat.server, out);
     }
 
     /// Sends a message from a seat to the process.
@@ -198,10 +258,13 @@ impl Mcp {
 
     /// Notes that a caller waits for a call, whose time limits begin.
     fn attend(&mut self, ctx: &mut Context, id: Uuid) {
-        let Some(reply) = self.translated.get_mut(&id).and_then(TranslatedCall::reply) else {
+        let Some(waiting) = self.translated.get_mut(&id) else {
             return;
         };
-        let call = Call::Translated(id);
+        let call = Call::Translated(id, waiting.round);
+        let Some(reply) = waiting.reply() else {
+            return;
+        };
         self.hub.callers.insert(reply.caller, call);
         self.begin_limits(ctx, call);
     }
@@ -232,7 +295,7 @@ impl Mcp {
         call.token = token.map(|at| envelope.text[at].into());
         call.id = envelope.id().unwrap_or("null").into();
         let seat = call.seat;
-        let before = std::mem::replace(&mut call.stage, Stage::Open(reply));
+        let before = call.enter(Stage::Open(reply));
         if let Stage::Input {
             answer: Some(answer),
             ..
@@ -241,7 +304,7 @@ impl Mcp {
             return self.finish_translated(ctx, id, &answer);
         }
         let mut responses = Vec::new();
-        call.questions.retain(|question| {
+        call.keep_questions(&mut self.hub.bytes, |question| {
             let response = question.response(envelope);
             let is_open = response.is_none();
             responses.extend(response);
@@ -269,6 +332,9 @@ impl Mcp {
             return;
         };
         match (incoming, &call.kind) {
+            (Incoming::Answer(own), Kind::Subscribing { .. }) => {
+                self.handle_subscribing(ctx, id, own, text);
+            }
             (Incoming::Answer(_), Kind::Listen(_)) => {}
             (Incoming::Answer(_), _) => self.finish_translated(ctx, id, text),
             (Incoming::Progress(_), _) => {
@@ -313,7 +379,10 @@ impl Mcp {
                 let envelope = Envelope::parse(text).ok();
                 let range = envelope.and_then(|envelope| envelope.request_id);
                 match range {
-                    Some(at) => call.questions.retain(|one| !one.has_id(&text[at.clone()])),
+                    Some(at) => {
+                        let bytes = &mut self.hub.bytes;
+                        call.keep_questions(bytes, |one| !one.has_id(&text[at.clone()]));
+                    }
                     None => self.hub.counts.dropped += 1,
                 }
             }
@@ -323,27 +392,24 @@ impl Mcp {
 
     /// Asks the client of a call for input, which ends its request. The call waits for the next one.
     fn ask_for_input(&mut self, ctx: &mut Context, id: Uuid) {
-        let Some(call) = self.translated.get_mut(&id) else {
+        // Otherwise, the client is asked with its next request.
+        let call = self.translated.get_mut(&id);
+        let Some(call) = call.filter(|call| call.is_open()) else {
             return;
         };
         let state = random_uuid();
         let asked = to_older::input_required(&call.id, &state.to_string(), &call.questions);
-        let input = Stage::Input {
+        let before = call.enter(Stage::Input {
             state,
-            since: ctx.now(),
             answer: None,
-        };
-        match std::mem::replace(&mut call.stage, input) {
-            Stage::Open(reply) => {
-                self.hub.callers.remove(&reply.caller);
-                self.inputs.insert(state, id);
-                let (hub, waiting) = self.split();
-                let is_waiting = |call| waiting.is_waiting(call);
-                hub.inputs.push(ctx, Call::Translated(id), is_waiting);
-                reply.finish(ctx, StatusCode::OK, None, &asked);
-            }
-            // The client is asked with its next request.
-            before @ Stage::Input { .. } => call.stage = before,
+        });
+        let input = Call::Translated(id, call.round);
+        self.inputs.insert(state, id);
+        let (hub, waiting) = self.split();
+        hub.inputs.push(ctx, input, |call| waiting.is_waiting(call));
+        if let Stage::Open(reply) = before {
+            self.hub.callers.remove(&reply.caller);
+            reply.finish(ctx, StatusCode::OK, None, &asked);
         }
     }
 
@@ -416,20 +482,10 @@ impl Mcp {
         }
     }
 
-    /// Ends a call whose client has not continued it in time.
-    pub(super) fn expire_input(&mut self, ctx: &mut Context, id: Uuid) {
-        let stage = self.translated.get(&id).map(|call| &call.stage);
-        if let Some(Stage::Input { since, .. }) = stage
-            && ctx.now().since(*since) >= INPUT_TIME
-        {
-            self.end_translated(ctx, id);
-        }
-    }
-
     /// Ends the subscriptions, or all calls, because the server stops.
     pub(super) fn end_all_translated(&mut self, ctx: &mut Context, why: Option<&str>) {
         let calls = self.translated.iter();
-        let chosen = calls.filter(|(_, call)| why.is_some() || call.listens());
+        let chosen = calls.filter(|(_, call)| why.is_some() || call.is_subscription());
         let chosen: Vec<Uuid> = chosen.map(|(id, _)| *id).collect();
         for id in chosen {
             match why {

@@ -2,17 +2,26 @@
 
 use uuid::Uuid;
 
+use crate::Principal;
+use crate::service::mcp::hub::Quota;
 use crate::service::mcp::pool::Filter;
 use crate::service::mcp::reply::Reply;
-use crate::service::mcp::shared::Seat;
+use crate::service::mcp::shared::{Reach, Seat};
 use crate::service::mcp::to_older::Question;
-use crate::{Principal, Time};
 
 /// What a call is.
 #[derive(Debug)]
 pub(super) enum Kind {
     Discover,
-    /// `subscriptions/listen`, with the changes that the client wants.
+    /// `subscriptions/listen`, until the server has said which of the changes it reports.
+    Subscribing {
+        filter: Filter,
+        /// The resources that the server was asked for. Their places are the ids of the requests.
+        uris: Vec<Box<str>>,
+        /// The number of requests that the server has not answered.
+        waiting: usize,
+    },
+    /// `subscriptions/listen`, with the changes that the client gets.
     Listen(Filter),
     Other {
         method: Box<str>,
@@ -30,7 +39,6 @@ pub(super) enum Stage {
     /// The client was asked for input, and continues the call with this state.
     Input {
         state: Uuid,
-        since: Time,
         /// The answer, if the server did not wait for the input.
         answer: Option<String>,
     },
@@ -50,9 +58,31 @@ pub(super) struct TranslatedCall {
     /// The bytes of questions and of an answer that are kept for it.
     pub(super) kept: usize,
     pub(super) stage: Stage,
+    /// How often the stage has changed. The time limits of an earlier stage do not count.
+    pub(super) round: u32,
 }
 
 impl TranslatedCall {
+    /// Changes the stage. Returns the one before.
+    pub(super) fn enter(&mut self, stage: Stage) -> Stage {
+        self.round = self.round.wrapping_add(1);
+        std::mem::replace(&mut self.stage, stage)
+    }
+
+    /// Forgets the questions that are not open any more.
+    pub(super) fn keep_questions(
+        &mut self,
+        bytes: &mut Quota,
+        is_open: impl FnMut(&Question) -> bool,
+    ) {
+        let taken = |questions: &[Question]| questions.iter().map(Question::bytes).sum::<usize>();
+        let before = taken(&self.questions);
+        self.questions.retain(is_open);
+        let freed = before - taken(&self.questions);
+        self.kept -= freed;
+        bytes.give_back(&self.principal, freed);
+    }
+
     pub(super) fn reply(&mut self) -> Option<&mut Reply> {
         match &mut self.stage {
             Stage::Open(reply) => Some(reply),
@@ -60,9 +90,19 @@ impl TranslatedCall {
         }
     }
 
-    /// Whether the server can ask the client for input.
-    pub(super) fn may_be_asked(&self) -> bool {
-        matches!(&self.kind, Kind::Other { questions, .. } if !questions.is_empty())
+    /// Whether the server can ask the client for input. A client that gathers input may never come back.
+    pub(super) fn reach(&self) -> Reach {
+        let may_ask = matches!(&self.kind, Kind::Other { questions, .. } if !questions.is_empty());
+        match &self.stage {
+            Stage::Open(_) if may_ask => Reach::Now,
+            Stage::Input { answer: None, .. } => Reach::Later,
+            _ => Reach::Never,
+        }
+    }
+
+    /// Whether a caller waits.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.stage, Stage::Open(_))
     }
 
     /// Whether the answer becomes a stream when it takes long.
@@ -70,8 +110,7 @@ impl TranslatedCall {
         matches!(&self.stage, Stage::Open(reply) if !reply.is_streaming())
     }
 
-    /// The changes that a subscription wants.
-    pub(super) fn listens(&self) -> bool {
-        matches!(self.kind, Kind::Listen(_))
+    pub(super) fn is_subscription(&self) -> bool {
+        matches!(self.kind, Kind::Subscribing { .. } | Kind::Listen(_))
     }
 }

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use super::member::{Level, with_parents};
 use super::multiplexer::{
-    Handled, Incoming, Multiplexer, Output, PROCESS, Phase, Purpose, Question, answered, is_change,
-    uri_of,
+    Handled, Incoming, Multiplexer, Output, PROCESS, Phase, Purpose, Question, Reach, answered,
+    is_change, uri_of,
 };
 use uuid::Uuid;
 
@@ -25,11 +25,11 @@ const MAX_CHANGE: usize = 64 << 10;
 const MAX_QUESTIONS: usize = 256;
 
 impl Multiplexer {
-    /// Handles a message from the process. `is_reading` says whether the client of a session has a stream open.
+    /// Handles a message from the process. `reach` says whether a request reaches the client of a session.
     pub(crate) fn handle_process(
         &mut self,
         envelope: &Envelope<'_>,
-        is_reading: &dyn Fn(Uuid) -> bool,
+        reach: &dyn Fn(Uuid) -> Reach,
         out: &mut Vec<Output>,
     ) -> Handled {
         match &envelope.kind {
@@ -38,7 +38,7 @@ impl Multiplexer {
                 let call = self.calls.of_process(PROCESS, raw);
                 // A request that waits has not been sent.
                 let known = call.map(|call| call.upstream_id);
-                let known = known.filter(|id| !self.held.contains_key(id));
+                let known = known.filter(|id| !self.held.contains(*id));
                 match known.and_then(|id| self.take(id)) {
                     Some(call) => {
                         self.handle_response(call, envelope, id, result.as_ref(), out);
@@ -48,7 +48,7 @@ impl Multiplexer {
                 }
             }
             MessageKind::Request { method, id } => {
-                self.handle_request(method, id, envelope, is_reading, out)
+                self.handle_request(method, id, envelope, reach, out)
             }
             MessageKind::Notification { method } => self.handle_notification(method, envelope, out),
         }
@@ -70,7 +70,7 @@ impl Multiplexer {
             RecoveredId::Response(id) => {
                 let call = self.calls.of_process(PROCESS, id);
                 let known = call.map(|call| call.upstream_id);
-                let known = known.filter(|id| !self.held.contains_key(id));
+                let known = known.filter(|id| !self.held.contains(*id));
                 let Some(call) = known.and_then(|id| self.take(id)) else {
                     return;
                 };
@@ -146,7 +146,7 @@ impl Multiplexer {
         method: &str,
         id: &Range<usize>,
         envelope: &Envelope<'_>,
-        is_reading: &dyn Fn(Uuid) -> bool,
+        reach: &dyn Fn(Uuid) -> Reach,
         out: &mut Vec<Output>,
     ) -> Handled {
         let own = &envelope.text[id.clone()];
@@ -155,7 +155,7 @@ impl Multiplexer {
             out.push(Output::Reply(answered(own, "{}")));
             return Handled::Passed;
         }
-        let receiver = self.receiver(is_reading);
+        let receiver = self.receiver(reach);
         let ids = IdRanges::find(envelope, id.clone());
         let refused = match (receiver, ids) {
             _ if method.starts_with("tasks/") || self.phase != Phase::Ready => {
@@ -188,23 +188,19 @@ impl Multiplexer {
         Handled::Refused
     }
 
-    /// The session that gets a request from the process: of one person's sessions, the newest whose client reads a stream, or else
-    /// the newest.
-    fn receiver(&self, is_reading: &dyn Fn(Uuid) -> bool) -> Option<(usize, Uuid)> {
-        let mut newest_first = self.members.iter().rev();
-        let newest_first = newest_first
-            .by_ref()
-            .map(|(number, member)| (*number, member.session));
+    /// The session that gets a request from the process: of one person's sessions, the newest that it reaches now, or else the newest
+    /// that it reaches later.
+    fn receiver(&self, reach: &dyn Fn(Uuid) -> Reach) -> Option<(usize, Uuid)> {
         let sole = self.sole();
-        let mut candidates =
-            newest_first.filter(|(_, session)| self.is_one_person() || Some(*session) == sole);
-        let newest = candidates.next()?;
-        if is_reading(newest.1) {
-            return Some(newest);
-        }
-        candidates
-            .find(|(_, session)| is_reading(*session))
-            .or(Some(newest))
+        let newest = |wanted: Reach| {
+            let mut newest_first = self.members.iter().rev();
+            let found = newest_first.find(|(_, member)| {
+                let may_get = self.is_one_person() || Some(member.session) == sole;
+                may_get && reach(member.session) == wanted
+            });
+            found.map(|(number, member)| (*number, member.session))
+        };
+        newest(Reach::Now).or_else(|| newest(Reach::Later))
     }
 
     fn handle_notification(

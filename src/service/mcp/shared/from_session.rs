@@ -127,9 +127,8 @@ impl Multiplexer {
         if self.phase == Phase::Ready {
             self.initialized(out);
             out.push(Output::Process(sent));
-        } else {
-            self.held_bytes += sent.len();
-            self.held.insert(upstream_id, sent);
+        } else if let Some(member) = self.members.get(&number) {
+            self.held.insert(upstream_id, &member.principal, sent);
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use uuid::Uuid;
 
+use crate::Principal;
 use crate::service::json::unescape;
 
 /// The cost of a subscription besides its URI, and the limit for all subscriptions of a session, in bytes.
@@ -47,6 +48,7 @@ impl Level {
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) session: Uuid,
+    pub(super) principal: Principal,
     /// The log level that it has asked for.
     pub(super) level: Option<Level>,
     /// The resources that it has subscribed to, and what they cost.
@@ -57,9 +59,10 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub(super) fn new(session: Uuid) -> Self {
+    pub(super) fn new(session: Uuid, principal: Principal) -> Self {
         Self {
             session,
+            principal,
             level: None,
             subscriptions: HashSet::new(),
             cost: 0,
@@ -97,7 +100,7 @@ impl Member {
 }
 
 /// A resource, and those that it may be a part of.
-pub(super) fn with_parents(uri: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn with_parents(uri: &str) -> impl Iterator<Item = &str> {
     let ends = uri.match_indices(['/', '?', '#']).take(MAX_PARENTS);
     let ends = ends.take_while(|(at, _)| *at < MAX_PARENT);
     let parents = ends.flat_map(|(at, _)| [&uri[..at], &uri[..=at]]);
@@ -127,7 +130,7 @@ mod tests {
 
     #[test]
     fn subscriptions_are_limited_by_their_size() {
-        let mut member = Member::new(Uuid::nil());
+        let mut member = Member::new(Uuid::nil(), Principal::Nobody);
         let long = "x".repeat(MAX_SUBSCRIPTIONS - 2 * SUBSCRIPTION_COST - 4);
         assert_eq!(member.subscribe("m:/a"), Ok(true));
         assert_eq!(member.subscribe("m:/a"), Ok(false));

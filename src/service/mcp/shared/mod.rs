@@ -2,6 +2,7 @@
 
 mod from_process;
 mod from_session;
+mod held;
 mod member;
 mod multiplexer;
 
@@ -11,7 +12,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-pub(crate) use self::multiplexer::{Handled, Incoming, Multiplexer, Output, is_change};
+pub(crate) use self::member::with_parents;
+pub(crate) use self::multiplexer::{Handled, Incoming, Multiplexer, Output, Reach, is_change};
 use super::http_error::HttpError;
 use super::hub::Hub;
 use super::pool::server_exited;
@@ -115,12 +117,12 @@ impl SharedServer {
         self.program.child()
     }
 
-    /// Whether a message cannot be taken now. `initialize` is not held, so it always can.
-    pub(super) fn is_behind(&mut self, envelope: &Envelope<'_>) -> bool {
+    /// Whether a message of a principal cannot be taken now. `initialize` is not held, so it always can.
+    pub(super) fn is_behind(&mut self, envelope: &Envelope<'_>, principal: &Principal) -> bool {
         if matches!(envelope.method(), "initialize" | "server/discover") {
             return false;
         }
-        let held = self.sessions.held_bytes();
+        let held = self.sessions.held_bytes(principal);
         let is_full = held > 0 && held + envelope.text.len() > MAX_UNREAD;
         is_full
             || self
@@ -168,14 +170,14 @@ impl SharedServer {
         }
     }
 
-    /// Handles an event of the process. `is_reading` says whether the client of a session has a stream open.
+    /// Handles an event of the process. `reach` says whether a request of the process reaches the client of a session.
     pub(super) fn handle(
         &mut self,
         ctx: &mut Context,
         hub: &mut Hub,
         path: &str,
         input: ChildInput,
-        is_reading: &dyn Fn(Uuid) -> bool,
+        reach: &dyn Fn(Uuid) -> Reach,
     ) -> Vec<Output> {
         let mut out = Vec::new();
         let Some(mut process) = self.program.take_child() else {
@@ -191,7 +193,7 @@ impl SharedServer {
                 Received::Message(envelope) => {
                     ctx.spend(2 + envelope.text.len() / 512);
                     let before = out.len();
-                    let handled = sessions.handle_process(&envelope, is_reading, &mut out);
+                    let handled = sessions.handle_process(&envelope, reach, &mut out);
                     if deliveries >= MAX_DELIVERIES && is_change(envelope.method()) {
                         // The rest of the output of a process that has exited cannot wait.
                         out.truncate(before);
@@ -366,7 +368,7 @@ impl SharedServers {
         server.last_used = now;
         Ok(Seat {
             server: number,
-            member: server.sessions.join(session),
+            member: server.sessions.join(session, principal),
         })
     }
 

@@ -15,7 +15,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use uuid::Uuid;
 
 use super::Who;
+use super::held::Held;
 use super::member::{Level, Member};
+use crate::Principal;
 use crate::service::json::{quote, unescape};
 use crate::service::jsonrpc::{
     Envelope, Forwarded, IdKey, Pending, RequestKind, UpstreamIds, cancellation, code, error,
@@ -66,6 +68,15 @@ pub(crate) enum Incoming<'a> {
     Request,
     /// Another notification.
     Other,
+}
+
+/// Whether a request of the process reaches the client of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    Never,
+    /// When the client sends or reads something again.
+    Later,
+    Now,
 }
 
 /// How a message was handled.
@@ -148,9 +159,8 @@ pub(crate) struct Multiplexer {
     pub(super) result: Option<Box<str>>,
     /// The members that wait for this result, with the ids of their requests.
     pub(super) arrivals: Vec<(usize, Box<str>)>,
-    /// The requests that wait until the process is ready, in order, and their bytes.
-    pub(super) held: BTreeMap<u64, String>,
-    pub(super) held_bytes: usize,
+    /// The requests that wait until the process is ready.
+    pub(super) held: Held,
     /// Whether a session has said that it is initialized, and whether the process knows.
     is_initialized: bool,
     is_told: bool,
@@ -175,17 +185,16 @@ impl Multiplexer {
             phase: Phase::Stopped,
             result: None,
             arrivals: Vec::new(),
-            held: BTreeMap::new(),
-            held_bytes: 0,
+            held: Held::default(),
             is_initialized: false,
             is_told: false,
             level: None,
         }
     }
 
-    /// The bytes of the requests that wait until the process is ready.
-    pub(crate) fn held_bytes(&self) -> usize {
-        self.held_bytes
+    /// The bytes of the requests of a principal that wait until the process is ready.
+    pub(crate) fn held_bytes(&self, principal: &Principal) -> usize {
+        self.held.bytes_of(principal)
     }
 
     pub(crate) fn has_members(&self) -> bool {
@@ -242,10 +251,11 @@ impl Multiplexer {
         self.who == Who::Person
     }
 
-    /// Adds a session. Returns its number.
-    pub(crate) fn join(&mut self, session: Uuid) -> usize {
+    /// Adds a session of a principal. Returns its number.
+    pub(crate) fn join(&mut self, session: Uuid, principal: &Principal) -> usize {
         self.joined += 1;
-        self.members.insert(self.joined, Member::new(session));
+        let member = Member::new(session, principal.clone());
+        self.members.insert(self.joined, member);
         self.joined
     }
 
@@ -377,9 +387,7 @@ impl Multiplexer {
         for uri in uris {
             self.tell("resources/subscribe", &format!(r#""uri":{uri}"#), out);
         }
-        self.held_bytes = 0;
-        let held = std::mem::take(&mut self.held);
-        out.extend(held.into_values().map(Output::Process));
+        out.extend(self.held.take().map(Output::Process));
     }
 
     pub(super) fn initialized(&mut self, out: &mut Vec<Output>) {
@@ -415,13 +423,7 @@ impl Multiplexer {
     /// Cancels a request that its session does not want any more. Returns whether the process has it and has to be told.
     pub(super) fn drop_call(&mut self, upstream_id: u64) -> bool {
         self.take(upstream_id);
-        match self.held.remove(&upstream_id) {
-            Some(text) => {
-                self.held_bytes -= text.len();
-                false
-            }
-            None => self.phase == Phase::Ready,
-        }
+        !self.held.remove(upstream_id) && self.phase == Phase::Ready
     }
 
     fn cancel(&mut self, upstream_id: u64, out: &mut Vec<Output>) {
@@ -442,8 +444,7 @@ impl Multiplexer {
 
     /// Handles the end of the process, or its failure to begin. All requests fail, and `fails` writes the errors.
     pub(crate) fn end(&mut self, fails: impl Fn(&str) -> String, out: &mut Vec<Output>) {
-        self.held.clear();
-        self.held_bytes = 0;
+        self.held = Held::default();
         for (number, id) in std::mem::take(&mut self.arrivals) {
             self.answer(number, &id, fails(&id), out);
         }
