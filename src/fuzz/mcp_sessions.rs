@@ -111,7 +111,7 @@ impl World {
             _ => {}
         }
         assert!(
-            self.mux.held_bytes(&Principal::Nobody) < 1 << 20,
+            self.mux.has_room(&Principal::Nobody, 3 << 20),
             "it is bounded by the requests"
         );
     }
@@ -450,7 +450,7 @@ impl World {
         for number in numbers {
             self.leave(number);
         }
-        assert!(self.mux.is_idle() && self.mux.held_bytes(&Principal::Nobody) == 0);
+        assert!(self.mux.is_idle() && self.mux.has_room(&Principal::Nobody, usize::MAX));
         assert!(self.received.is_empty() || self.runs);
     }
 }

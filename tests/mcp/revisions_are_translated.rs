@@ -55,11 +55,15 @@ struct World {
 
 impl World {
     fn new(name: &str, options: &[&str]) -> Self {
+        Self::with(SERVER, name, options)
+    }
+
+    fn with(program: &str, name: &str, options: &[&str]) -> Self {
         let log = TraceFile::new(&format!("mcp-translated-{name}"));
         let token = TraceFile::new(&format!("mcp-translated-token-{name}"));
         let tokens = "ada all 0123456789abcdef0123456789\nbob all abcdef0123456789abcdef0123\n";
         std::fs::write(token.path(), tokens).expect("a file");
-        let script = format!("LOG='{}'\n{SERVER}", log.path());
+        let script = format!("LOG='{}'\n{program}", log.path());
         let token_path = token.path();
         let own = ["--listen", "127.0.0.1:0", "--token-file", &token_path];
         let args = [&["mcp"][..], &own, options, &["--", "sh", "-c", &script]].concat();
@@ -76,28 +80,39 @@ impl World {
         self.request_of("0123456789abcdef0123456789", id, method, params)
     }
 
-    fn request_of(&self, token: &str, id: Value, method: &str, mut params: Value) -> Answer {
-        params["_meta"]["io.modelcontextprotocol/protocolVersion"] = STATELESS.into();
-        let capabilities = &mut params["_meta"]["io.modelcontextprotocol/clientCapabilities"];
-        if capabilities.is_null() {
-            *capabilities = json!({"elicitation": {}});
-        }
-        let name = params["name"]
-            .as_str()
-            .map(|name| format!("Mcp-Name: {name}"));
-        let version = format!("MCP-Protocol-Version: {STATELESS}");
-        let mirrored = format!("Mcp-Method: {method}");
-        let token = format!("Authorization: Bearer {token}");
-        let mut fields = vec![JSON, ANY, &token, &version, &mirrored];
-        fields.extend(name.as_deref());
-        let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
-        send(self.address, "POST", &fields, &body.to_string())
+    fn request_of(&self, token: &str, id: Value, method: &str, params: Value) -> Answer {
+        request_to(self.address, token, id, method, params)
     }
 
     fn lines(&self, part: &str) -> usize {
         let text = self.log.text();
         text.lines().filter(|line| line.contains(part)).count()
     }
+}
+
+/// Sends a request of revision 2026-07-28 with a token.
+fn request_to(
+    address: SocketAddr,
+    token: &str,
+    id: Value,
+    method: &str,
+    mut params: Value,
+) -> Answer {
+    params["_meta"]["io.modelcontextprotocol/protocolVersion"] = STATELESS.into();
+    let capabilities = &mut params["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+    if capabilities.is_null() {
+        *capabilities = json!({"elicitation": {}});
+    }
+    let name = params["name"]
+        .as_str()
+        .map(|name| format!("Mcp-Name: {name}"));
+    let version = format!("MCP-Protocol-Version: {STATELESS}");
+    let mirrored = format!("Mcp-Method: {method}");
+    let token = format!("Authorization: Bearer {token}");
+    let mut fields = vec![JSON, ANY, &token, &version, &mirrored];
+    fields.extend(name.as_deref());
+    let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+    send(address, "POST", &fields, &body.to_string())
 }
 
 /// The key of a question and the state of its call.
@@ -109,11 +124,10 @@ fn question(asked: &Value) -> (String, Value) {
     (key.clone(), result["requestState"].clone())
 }
 
-/// The bytes that are kept for clients.
-fn figure_of(world: &World) -> u64 {
+fn figure_of(world: &World, name: &str) -> u64 {
     let token = "Authorization: Bearer 0123456789abcdef0123456789";
     let status = send_to(world.address, "/status", "GET", &[token], "").json();
-    status["kept_bytes"].as_u64().expect("a number")
+    status[name].as_u64().expect("a number")
 }
 
 #[test]
@@ -346,21 +360,18 @@ fn a_question_counts_until_it_is_answered() {
     let world = World::new("counts", &["--share", "principal"]);
     let call = |params| world.request(json!(1), "tools/call", params).response();
     let first = call(json!({"name": "twice"}));
-    let kept = figure_of(&world);
+    let kept = || figure_of(&world, "kept_bytes");
+    let before = kept();
     let (key, state) = question(&first);
     let input = json!({&key: {"action": "decline"}});
     let params = json!({"name": "twice", "requestState": state, "inputResponses": input});
     let second = call(params);
-    assert!(
-        kept > 0 && figure_of(&world) <= kept,
-        "{}",
-        figure_of(&world)
-    );
+    assert!(before > 0 && kept() <= before, "{}", kept());
     let (key, state) = question(&second);
     let input = json!({&key: {"action": "decline"}});
     let params = json!({"name": "twice", "requestState": state, "inputResponses": input});
     assert_eq!(call(params)["result"]["resultType"], "complete");
-    assert_eq!(figure_of(&world), 0);
+    assert_eq!(kept(), 0);
 }
 
 #[test]
@@ -406,6 +417,27 @@ fn a_principal_whose_requests_wait_for_the_start_keeps_nobody_else_out() {
     for waiting in [first, other] {
         assert_eq!(waiting.response()["error"]["message"], "Request timed out");
     }
+}
+
+#[test]
+fn the_pool_holds_a_part_for_each_principal_while_it_starts() {
+    let options = ["--initialize-timeout", "2s"];
+    let world = World::with("cat > /dev/null", "pool-held", &options);
+    let address = world.address;
+    let call = |token, filling: usize| {
+        let params = json!({"name": "x", "arguments": {"filling": "x".repeat(filling)}});
+        request_to(address, token, json!(1), "tools/call", params).status
+    };
+    let ada = "0123456789abcdef0123456789";
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| call(ada, 4_190_000));
+        eventually("the request waits", || {
+            figure_of(&world, "pending_requests") == 1
+        });
+        assert_eq!(call(ada, 10_000), 503, "ada has used her part");
+        let other = call("abcdef0123456789abcdef0123", 10_000);
+        assert_eq!((other, first.join().expect("a status")), (400, 400));
+    });
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! process of its own.
 
 mod headers;
+mod held_bytes;
 mod http_error;
 mod hub;
 mod pool;

@@ -12,7 +12,6 @@ use crate::service::jsonrpc::{
 };
 use crate::service::mcp::http_error::HttpError;
 use crate::service::mcp::hub::{Call, Hub};
-use crate::service::mcp::process::MAX_UNREAD;
 use crate::service::mcp::reply::Reply;
 use crate::service::mcp::shared::with_parents;
 use crate::{Context, Principal, StatusCode};
@@ -167,7 +166,7 @@ impl Pool {
             .ok_or_else(|| HttpError::unavailable("The MCP server is not running"))?;
         let is_full = match self.slots[slot].program.child_mut() {
             Some(process) if self.support == Support::Stateless => process.is_behind(),
-            _ => self.held + envelope.text.len() > MAX_UNREAD,
+            _ => !self.held.has_room(principal, envelope.text.len()),
         };
         if is_full {
             return Err(HttpError::not_reading());
@@ -264,7 +263,9 @@ impl Pool {
             ..
         } = &request.call
         {
-            self.held -= held.as_ref().map_or(0, |text| text.len());
+            if let Some(text) = held {
+                self.held.remove(principal, text.len());
+            }
             self.slots[request.process].pending -= 1;
             hub.end_request(principal);
             hub.callers.remove(&reply.caller);

@@ -19,11 +19,13 @@ impl Pool {
     }
 
     pub(super) fn hold(&mut self, request: u64, text: String) {
-        self.held += text.len();
         self.waiting.push(request);
         if let Some(request) = self.requests.get_mut(request)
-            && let Purpose::Call { held, .. } = &mut request.call
+            && let Purpose::Call {
+                held, principal, ..
+            } = &mut request.call
         {
+            self.held.add(principal, text.len());
             *held = Some(text.into());
         }
     }
@@ -38,11 +40,16 @@ impl Pool {
                 self.waiting.push(id);
                 continue;
             }
-            if let Purpose::Call { held, listens, .. } = &mut request.call
+            if let Purpose::Call {
+                held,
+                listens,
+                principal,
+                ..
+            } = &mut request.call
                 && let Some(text) = held.take()
             {
                 let is_sent = listens.is_some() && self.is_probed;
-                self.held -= text.len();
+                self.held.remove(principal, text.len());
                 if !is_sent {
                     self.send(ctx, slot, &text);
                 }

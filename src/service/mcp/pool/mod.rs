@@ -14,6 +14,7 @@ pub(super) use self::from_client::Filter;
 use self::from_client::States;
 use super::STATELESS;
 use super::headers::Tools;
+use super::held_bytes::HeldBytes;
 use super::http_error::HttpError;
 use super::hub::Hub;
 use super::process::Process;
@@ -129,8 +130,8 @@ pub(super) struct Pool {
     /// The slot whose process is handling an event, and the messages for it, which are sent afterwards.
     in_hand: Option<usize>,
     unsent: Vec<String>,
-    /// The bytes of messages that wait until the first process has said what it supports.
-    held: usize,
+    /// The bytes of requests that wait until the first process has said what it supports, or until it runs.
+    held: HeldBytes,
     /// When the first process must have answered.
     probe_timer: Option<TimerId>,
     probe_timeout: Option<Duration>,
@@ -182,7 +183,7 @@ impl Pool {
             listing: None,
             in_hand: None,
             unsent: Vec::new(),
-            held: 0,
+            held: HeldBytes::default(),
             probe_timer: None,
             probe_timeout: None,
             states: States::default(),

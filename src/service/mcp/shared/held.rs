@@ -1,20 +1,20 @@
-//! Requests that wait until a shared process is ready, and how much of them is whose.
+//! Requests that wait until a shared process is ready.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use crate::Principal;
+use crate::service::mcp::held_bytes::HeldBytes;
 
 /// Requests by their upstream ids, which are in the order of their arrival.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     requests: BTreeMap<u64, (Principal, String)>,
-    /// The bytes of each principal. One that holds nothing has no entry.
-    each: HashMap<Principal, usize>,
+    bytes: HeldBytes,
 }
 
 impl Held {
     pub(super) fn insert(&mut self, upstream_id: u64, principal: &Principal, text: String) {
-        *self.each.entry(principal.clone()).or_default() += text.len();
+        self.bytes.add(principal, text.len());
         let request = (principal.clone(), text);
         self.requests.insert(upstream_id, request);
     }
@@ -24,20 +24,14 @@ impl Held {
         let Some((principal, text)) = self.requests.remove(&upstream_id) else {
             return false;
         };
-        if let Some(bytes) = self.each.get_mut(&principal) {
-            *bytes -= text.len();
-            if *bytes == 0 {
-                self.each.remove(&principal);
-            }
-        }
+        self.bytes.remove(&principal, text.len());
         true
     }
 
     /// Takes all requests.
     pub(super) fn take(&mut self) -> impl Iterator<Item = String> {
-        self.each.clear();
-        let requests = std::mem::take(&mut self.requests).into_values();
-        requests.map(|(_, text)| text)
+        let held = std::mem::take(self);
+        held.requests.into_values().map(|(_, text)| text)
     }
 
     pub(super) fn contains(&self, upstream_id: u64) -> bool {
@@ -48,27 +42,8 @@ impl Held {
         self.requests.is_empty()
     }
 
-    /// The bytes of a principal.
-    pub(super) fn bytes_of(&self, principal: &Principal) -> usize {
-        self.each.get(principal).copied().unwrap_or(0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_principal_holds_its_own_bytes_and_nothing_is_left_over() {
-        let (ada, bob) = (Principal::User(1), Principal::User(2));
-        let mut held = Held::default();
-        held.insert(1, &ada, "one".to_owned());
-        held.insert(2, &bob, "two".to_owned());
-        held.insert(3, &ada, "three".to_owned());
-        assert_eq!((held.bytes_of(&ada), held.bytes_of(&bob)), (8, 3));
-        assert!(held.remove(3) && !held.remove(3) && held.contains(1));
-        assert_eq!((held.bytes_of(&ada), held.bytes_of(&bob)), (3, 3));
-        assert_eq!(held.take().collect::<Vec<_>>(), ["one", "two"]);
-        assert!(held.is_empty() && held.each.is_empty());
+    /// Whether a principal may hold a request of this length.
+    pub(super) fn has_room(&self, principal: &Principal, length: usize) -> bool {
+        self.bytes.has_room(principal, length)
     }
 }

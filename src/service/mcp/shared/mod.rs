@@ -17,7 +17,7 @@ pub(crate) use self::multiplexer::{Handled, Incoming, Multiplexer, Output, Reach
 use super::http_error::HttpError;
 use super::hub::Hub;
 use super::pool::server_exited;
-use super::process::{MAX_UNREAD, Process, Received};
+use super::process::{Process, Received};
 use super::{McpConfig, McpShare};
 use crate::service::child::{
     ChildEvent, ChildInput, Keeper, OnFailure, ProgramPlace, RestartLimit, code_and_signal,
@@ -122,9 +122,7 @@ impl SharedServer {
         if matches!(envelope.method(), "initialize" | "server/discover") {
             return false;
         }
-        let held = self.sessions.held_bytes(principal);
-        let is_full = held > 0 && held + envelope.text.len() > MAX_UNREAD;
-        is_full
+        !self.sessions.has_room(principal, envelope.text.len())
             || self
                 .program
                 .child_mut()

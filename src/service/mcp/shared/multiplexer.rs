@@ -192,9 +192,9 @@ impl Multiplexer {
         }
     }
 
-    /// The bytes of the requests of a principal that wait until the process is ready.
-    pub(crate) fn held_bytes(&self, principal: &Principal) -> usize {
-        self.held.bytes_of(principal)
+    /// Whether a request of a principal may wait until the process is ready.
+    pub(crate) fn has_room(&self, principal: &Principal, length: usize) -> bool {
+        self.held.has_room(principal, length)
     }
 
     pub(crate) fn has_members(&self) -> bool {
