@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::process::Command;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::client::{ANY, Answer, JSON, STATELESS, send, send_to};
@@ -48,7 +49,7 @@ const SERVER: &str = r#"
 
 struct World {
     address: SocketAddr,
-    _server: Program,
+    server: Program,
     log: TraceFile,
     _token: TraceFile,
 }
@@ -70,7 +71,7 @@ impl World {
         let server = Program::spawn(Command::new(env!("CARGO_BIN_EXE_outrigger")).args(args));
         Self {
             address: server.address(),
-            _server: server,
+            server,
             log,
             _token: token,
         }
@@ -282,6 +283,25 @@ fn subscriptions_hear_of_the_changes_that_they_want() {
     eventually("the subscription ends", || {
         world.lines("resources/unsubscribe") == 1
     });
+    // With its process, or with the server.
+    for is_exit in [true, false] {
+        let params = json!({"notifications": {"toolsListChanged": true}});
+        let mut stream = world.request(json!("s"), "subscriptions/listen", params);
+        stream.event().expect("the acknowledgement");
+        if is_exit {
+            world.request(json!(1), "tools/call", json!({"name": "exit"}));
+        } else {
+            world.server.signal(Signal::TERM);
+        }
+        let (_, last) = stream.event().expect("an answer");
+        let result = json!({"resultType": "complete", "_meta": {id: "s"}});
+        match is_exit {
+            true => assert_eq!(last["error"]["message"], "MCP server exited"),
+            false => assert_eq!(last["result"], result),
+        }
+        assert_eq!(last["id"], "s");
+        assert!(stream.event().is_none(), "the stream ends");
+    }
 }
 
 #[test]

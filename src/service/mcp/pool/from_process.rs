@@ -340,6 +340,13 @@ pub(crate) fn with_subscription(envelope: &Envelope<'_>, id: &str) -> String {
     }
 }
 
+/// The answer to `subscriptions/listen`, which ends the subscription.
+pub(crate) fn subscription_ended(id: &str) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"result":{{"resultType":"complete","_meta":{{"{SUBSCRIPTION}":{id}}}}}}}"#
+    )
+}
+
 /// The answer to a request of a shared process: it has no client of its own.
 fn no_requests(id: &str) -> String {
     error(id, code::NO_METHOD, "Method not found", None)

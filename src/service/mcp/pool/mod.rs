@@ -26,7 +26,9 @@ use crate::sys::drop_code;
 use crate::{Context, Principal, StatusCode, Time, TimerId};
 
 pub(super) use self::from_client::check_subscription;
-pub(super) use self::from_process::{server_exited, status_of, with_subscription};
+pub(super) use self::from_process::{
+    server_exited, status_of, subscription_ended, with_subscription,
+};
 
 /// Which revisions the program supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -485,8 +487,8 @@ impl Pool {
     pub(super) fn drain(&mut self, ctx: &mut Context, hub: &mut Hub) {
         let is_subscription = |request: &PendingRequest| request.call.is_subscription();
         for id in self.requests.ids_of(is_subscription) {
-            if let Some((reply, _)) = self.remove(ctx, hub, id, "Server shutting down") {
-                reply.end(ctx);
+            if let Some((reply, own)) = self.remove(ctx, hub, id, "Server shutting down") {
+                reply.finish(ctx, StatusCode::OK, None, &subscription_ended(&own));
             }
         }
     }

@@ -8,7 +8,9 @@ use super::translated_call::{Kind, Stage, TranslatedCall};
 use crate::service::jsonrpc::{Envelope, MessageKind, code, error, with_id};
 use crate::service::mcp::http_error::HttpError;
 use crate::service::mcp::hub::{Call, too_many};
-use crate::service::mcp::pool::{Filter, check_subscription, status_of, with_subscription};
+use crate::service::mcp::pool::{
+    Filter, check_subscription, status_of, subscription_ended, with_subscription,
+};
 use crate::service::mcp::reply::Reply;
 use crate::service::mcp::request::CAPABILITIES_KEY;
 use crate::service::mcp::shared::{Incoming, Seat};
@@ -335,7 +337,7 @@ impl Mcp {
             (Incoming::Answer(own), Kind::Subscribing { .. }) => {
                 self.handle_subscribing(ctx, id, own, text);
             }
-            (Incoming::Answer(_), Kind::Listen(_)) => {}
+            // That of a subscription is the error of a process that has ended.
             (Incoming::Answer(_), _) => self.finish_translated(ctx, id, text),
             (Incoming::Progress(_), _) => {
                 let token = call.token.as_deref();
@@ -491,8 +493,9 @@ impl Mcp {
             match why {
                 Some(why) => self.fail_translated(ctx, id, why),
                 None => {
-                    if let Some(reply) = self.end_translated(ctx, id) {
-                        reply.end(ctx);
+                    let own = self.translated.get(&id).map(|call| call.id.clone());
+                    if let (Some(own), Some(reply)) = (own, self.end_translated(ctx, id)) {
+                        reply.finish(ctx, StatusCode::OK, None, &subscription_ended(&own));
                     }
                 }
             }

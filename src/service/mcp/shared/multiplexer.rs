@@ -456,6 +456,11 @@ impl Multiplexer {
                 self.answer(number, &ids.id, fails(&ids.id), out);
             }
         }
+        // What changes until another process runs is reported to nobody, so those that listen have to ask again.
+        let members = self.members.iter();
+        for (number, _) in members.filter(|(_, member)| member.is_listening) {
+            self.answer(*number, "null", fails("null"), out);
+        }
         self.forget_process();
     }
 }
