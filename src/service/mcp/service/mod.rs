@@ -5,6 +5,7 @@ mod limits;
 mod processes;
 mod translated;
 mod translated_call;
+mod translated_subscription;
 
 use uuid::Uuid;
 

@@ -5,6 +5,7 @@ use uuid::Uuid;
 
 use super::Mcp;
 use super::translated_call::{Kind, Stage, TranslatedCall};
+use super::translated_subscription::BEGIN;
 use crate::service::jsonrpc::{Envelope, MessageKind, code, error, with_id};
 use crate::service::mcp::http_error::HttpError;
 use crate::service::mcp::hub::{Call, too_many};
@@ -17,9 +18,6 @@ use crate::service::mcp::shared::{Incoming, Seat};
 use crate::service::mcp::to_older::{self, Question};
 use crate::sys::random_uuid;
 use crate::{Context, Principal, StatusCode};
-
-/// The id of the request of a subscription that learns what the server reports, as JSON.
-const BEGIN: &str = r#""begin""#;
 
 impl Mcp {
     /// Handles a request of revision 2026-07-28 for a server of an older one.
@@ -185,70 +183,8 @@ impl Mcp {
         self.send_from_seat(ctx, seat, &text);
     }
 
-    /// Handles an answer to a subscription, of which it has sent the request with the id `own`. The client is told what it gets when
-    /// nothing more is to be answered.
-    fn handle_subscribing(&mut self, ctx: &mut Context, id: Uuid, own: &str, text: &str) {
-        let Some(call) = self.translated.get_mut(&id) else {
-            return;
-        };
-        let seat = call.seat;
-        let Kind::Subscribing {
-            filter,
-            uris,
-            waiting,
-        } = &mut call.kind
-        else {
-            return;
-        };
-        let result = to_older::result_of(text);
-        let mut requests = Vec::new();
-        match (own == BEGIN, result) {
-            (true, None) => return self.finish_translated(ctx, id, text),
-            (true, Some(result)) => {
-                filter.restrict(&to_older::capabilities(text, &result));
-                uris.extend(filter.uris().map(Box::from));
-                let numbered = uris.iter().enumerate();
-                requests.extend(numbered.map(|(at, uri)| to_older::subscribe(at, uri)));
-                *waiting = requests.len();
-            }
-            (false, result) => {
-                let uri = own.parse().ok().and_then(|at: usize| uris.get(at));
-                if let (None, Some(uri)) = (result, uri) {
-                    filter.remove(uri);
-                }
-                *waiting -= 1;
-            }
-        }
-        if *waiting == 0 {
-            return self.acknowledge(ctx, id);
-        }
-        for request in &requests {
-            self.send_from_seat(ctx, seat, request);
-        }
-    }
-
-    /// Tells a client which changes it gets from now on.
-    fn acknowledge(&mut self, ctx: &mut Context, id: Uuid) {
-        let Some(call) = self.translated.get_mut(&id) else {
-            return;
-        };
-        let seat = call.seat;
-        if let Kind::Subscribing { filter, .. } = &mut call.kind {
-            let filter = std::mem::take(filter);
-            let first = to_older::acknowledgement(&call.id, &filter.to_json());
-            call.kind = Kind::Listen(filter);
-            self.tell_translated(ctx, id, &first);
-        }
-        let mut out = Vec::new();
-        if let Some(server) = self.shared.get_mut(seat.server) {
-            server.sessions.listen(seat.member, &mut out);
-            server.start_if_needed(ctx);
-        }
-        self.act(ctx, seat.server, out);
-    }
-
     /// Sends a message from a seat to the process.
-    fn send_from_seat(&mut self, ctx: &mut Context, seat: Seat, text: &str) {
+    pub(super) fn send_from_seat(&mut self, ctx: &mut Context, seat: Seat, text: &str) {
         let mut out = Vec::new();
         if let Some(server) = self.shared.get_mut(seat.server)
             && let Ok(envelope) = Envelope::parse(text)
@@ -272,7 +208,7 @@ impl Mcp {
     }
 
     /// Sends an event to the caller of a call.
-    fn tell_translated(&mut self, ctx: &mut Context, id: Uuid, text: &str) {
+    pub(super) fn tell_translated(&mut self, ctx: &mut Context, id: Uuid, text: &str) {
         if let Some(reply) = self.translated.get_mut(&id).and_then(TranslatedCall::reply) {
             if ctx.is_congested(reply.caller) {
                 self.hub.counts.dropped += 1;
@@ -416,7 +352,7 @@ impl Mcp {
     }
 
     /// Answers a call with the answer of the process, or keeps it for the client's next request.
-    fn finish_translated(&mut self, ctx: &mut Context, id: Uuid, text: &str) {
+    pub(super) fn finish_translated(&mut self, ctx: &mut Context, id: Uuid, text: &str) {
         let Some(call) = self.translated.get_mut(&id) else {
             return;
         };
