@@ -30,6 +30,8 @@ const SERVER: &str = r#"
         *'"name":"deaf"'*) echo '{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"1"}}'
             echo '{"jsonrpc":"2.0","id":"r","method":"elicitation/create","params":{"message":"2"}}'
             echo '{"jsonrpc":"2.0","id":"s","method":"elicitation/create","params":{"message":"3"}}'; exec sleep 60;;
+        *'"name":"each"'*) printf '{"jsonrpc":"2.0","id":"of %s","method":"elicitation/create","params":{"message":"who?"}}\n' "$id";;
+        *'"id":"of '*) of=${line#*'"id":"of '}; printf '{"jsonrpc":"2.0","id":%s,"result":{"content":[]}}\n' "${of%%\"*}";;
         *'"name":"ask"'*) asked=$id; echo '{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"who?"}}';;
         *'"id":"q"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"content":[],"got":%s}}\n' "$asked" "$line";;
         *'"name":"change"'*) echo '{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"memo:b"}}'
@@ -458,6 +460,39 @@ fn the_pool_holds_a_part_for_each_principal_while_it_starts() {
         let other = call("abcdef0123456789abcdef0123", 10_000);
         assert_eq!((other, first.join().expect("a status")), (400, 400));
     });
+}
+
+#[test]
+fn many_calls_that_ask_at_the_same_time_are_each_answered_once_and_leave_nothing() {
+    let world = World::new("many", &["--share", "principal"]);
+    let address = world.address;
+    let tokens = ["0123456789abcdef0123456789", "abcdef0123456789abcdef0123"];
+    let run = |token: &str| {
+        let mut params = json!({"name": "each"});
+        for _ in 0..100 {
+            let answer = request_to(address, token, json!("same"), "tools/call", params);
+            let answer = answer.response();
+            assert_eq!(answer["id"], "same");
+            let result = &answer["result"];
+            if result["resultType"] == "complete" {
+                return;
+            }
+            let asked = result["inputRequests"].as_object().expect("questions");
+            let input = |key: &String| (key.clone(), json!({"action": "decline"}));
+            let input: serde_json::Map<_, _> = asked.keys().map(input).collect();
+            let state = &result["requestState"];
+            params = json!({"name": "each", "requestState": state, "inputResponses": input});
+        }
+        panic!("a call ends");
+    };
+    std::thread::scope(|scope| {
+        for number in 0..40 {
+            scope.spawn(move || run(tokens[number % 2]));
+        }
+    });
+    for name in ["pending_requests", "kept_bytes"] {
+        assert_eq!(figure_of(&world, name), 0, "{name}");
+    }
 }
 
 #[test]

@@ -336,7 +336,7 @@ impl Service for Mcp {
         );
         out.gauge(
             "outrigger_mcp_kept_bytes",
-            "Bytes of events that are kept for clients that were cut.",
+            "Bytes kept for clients: events for those that were cut, and questions and answers of calls that wait for input.",
             self.hub.bytes.used(),
         );
         for (name, help, value) in [
