@@ -38,6 +38,7 @@ const SERVER: &str = r#"
             echo '{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"memo:a/part"}}'
             echo '{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"memo:a"}}'
             printf '{"jsonrpc":"2.0","id":%s,"result":{"content":[]}}\n' "$id";;
+        *'"name":"url"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32042,"message":"no","data":{"elicitations":[{"mode":"url","elicitationId":"e","url":"https://x"}]}}}\n' "$id";;
         *'"name":"never"'*) ;;
         *'"name":"exit"'*) exit 3;;
         *tools/list*) printf '{"jsonrpc":"2.0","id":%s,"result":{"tools":[]}}\n' "$id";;
@@ -244,6 +245,22 @@ fn a_question_in_the_middle_of_a_call_becomes_a_round_of_its_own() {
         call(6, json!({"name": "x"})).response()["result"]["resultType"],
         "complete"
     );
+}
+
+#[test]
+fn an_address_that_the_user_has_to_open_is_asked_for() {
+    let world = World::new("url", &["--share", "principal"]);
+    let call = |params| world.request(json!(1), "tools/call", params).response();
+    let asked = call(json!({"name": "url"}));
+    let question =
+        json!({"method": "elicitation/create", "params": {"mode": "url", "url": "https://x"}});
+    let want = json!({"resultType": "input_required", "inputRequests": {"0": question}});
+    assert_eq!((&asked["id"], &asked["result"]), (&json!(1), &want));
+    let input = json!({"0": {"action": "accept"}});
+    let again = call(json!({"name": "url", "inputResponses": input}));
+    assert_eq!(again["result"], want, "the server is asked again");
+    let seen = (world.lines("\"url\""), world.lines("inputResponses"));
+    assert_eq!(seen, (2, 0));
 }
 
 #[test]

@@ -17,8 +17,12 @@ const ENVELOPE: [&str; 4] = [
     "io.modelcontextprotocol/logLevel",
 ];
 
-/// The code of a resource that does not exist, in the older revisions.
+/// The codes of a resource that does not exist, and of a request for which the user has to open an address first, in the older revisions.
 const RESOURCE_NOT_FOUND: &str = "-32002";
+const URL_REQUIRED: &str = "-32042";
+
+/// The member of a request with the client's input.
+const RESPONSES: &str = "inputResponses";
 
 /// The revision that the older server is asked for.
 pub(crate) const ASKED: &str = r#""2025-11-25""#;
@@ -54,14 +58,21 @@ pub(crate) fn questions_for(capabilities: &str) -> Vec<&'static str> {
     permitted.map(|(method, _)| method).collect()
 }
 
-/// The request without its envelope.
+/// The request without its envelope, and without what the client answers to an `InputRequiredResult` that had no state.
 pub(crate) fn request(envelope: &Envelope<'_>) -> String {
     let text = envelope.text;
     let Some(meta) = envelope.meta.clone() else {
         return text.to_owned();
     };
     let meta_text = without(text, &meta, &ENVELOPE);
-    splice(text, &mut [(meta, &meta_text)]).concat()
+    let bare = splice(text, &mut [(meta, &meta_text)]).concat();
+    match member(&bare, &(0..bare.len()), "params") {
+        Some(params) if envelope.of_body(RESPONSES).is_some() => {
+            let kept = without(&bare, &params, &[RESPONSES]);
+            splice(&bare, &mut [(params, &kept)]).concat()
+        }
+        _ => bare,
+    }
 }
 
 /// The object at a range without these members.
@@ -112,8 +123,7 @@ pub(crate) fn answer(method: &str, text: &str) -> String {
 
 /// The error of a response, with the code that the newer revision has for it.
 fn failure(method: &str, text: &str) -> String {
-    let error = member(text, &(0..text.len()), "error");
-    let code = error.and_then(|error| member(text, &error, "code"));
+    let code = of_error(text, "code");
     let is_missing = |code: &Range<usize>| &text[code.clone()] == RESOURCE_NOT_FOUND;
     match code.filter(is_missing) {
         Some(range) if method == "resources/read" => {
@@ -121,6 +131,29 @@ fn failure(method: &str, text: &str) -> String {
         }
         _ => text.to_owned(),
     }
+}
+
+/// A member of the error of a response.
+fn of_error(text: &str, name: &str) -> Option<Range<usize>> {
+    let error = member(text, &(0..text.len()), "error")?;
+    member(text, &error, name)
+}
+
+/// The answer that asks the client to let the user open an address and to repeat its request, if the server's error says so.
+pub(crate) fn url_required(id: &str, text: &str) -> Option<String> {
+    of_error(text, "code").filter(|code| &text[code.clone()] == URL_REQUIRED)?;
+    let list = member(text, &of_error(text, "data")?, "elicitations")?;
+    let mut asked = Vec::new();
+    let _ = Skimmer::at(text, &list).array(|range: Range<usize>| {
+        if text[range.clone()].starts_with('{') {
+            let params = without(text, &range, &["elicitationId"]);
+            let key = asked.len();
+            asked.push(format!(
+                r#""{key}":{{"method":"elicitation/create","params":{params}}}"#
+            ));
+        }
+    });
+    (!asked.is_empty()).then(|| asking(id, &asked, ""))
 }
 
 /// The result of a response, if it is an object.
@@ -205,7 +238,7 @@ impl Question {
     /// Whether the client's next request answers it with something that cannot be a result.
     pub(crate) fn is_answered_badly(&self, envelope: &Envelope<'_>) -> bool {
         let text = envelope.text;
-        let Some(responses) = envelope.of_body("inputResponses") else {
+        let Some(responses) = envelope.of_body(RESPONSES) else {
             return false;
         };
         let is_object = |range: &Range<usize>| text[range.clone()].starts_with('{');
@@ -216,7 +249,7 @@ impl Question {
     /// The response to the server, if the client's next request has it.
     pub(crate) fn response(&self, envelope: &Envelope<'_>) -> Option<String> {
         let text = envelope.text;
-        let responses = envelope.of_body("inputResponses")?;
+        let responses = envelope.of_body(RESPONSES)?;
         let result = member(text, &responses, &self.id)?;
         let (id, result) = (&self.id, &text[result]);
         Some(format!(
@@ -228,10 +261,14 @@ impl Question {
 /// The answer that asks the client for input.
 pub(crate) fn input_required(id: &str, state: &str, questions: &[Question]) -> String {
     let questions: Vec<String> = questions.iter().map(Question::member).collect();
+    let state = format!(r#","requestState":{}"#, quote(state));
+    asking(id, &questions, &state)
+}
+
+fn asking(id: &str, questions: &[String], state: &str) -> String {
     let questions = questions.join(",");
     format!(
-        r#"{{"jsonrpc":"2.0","id":{id},"result":{{"resultType":"input_required","inputRequests":{{{questions}}},"requestState":{}}}}}"#,
-        quote(state)
+        r#"{{"jsonrpc":"2.0","id":{id},"result":{{"resultType":"input_required","inputRequests":{{{questions}}}{state}}}}}"#
     )
 }
 
@@ -319,6 +356,27 @@ mod tests {
             found["result"]["_meta"]["io.modelcontextprotocol/serverInfo"]["name"],
             "s"
         );
+    }
+
+    #[test]
+    fn an_address_that_the_user_has_to_open_is_asked_for_without_a_state() {
+        let elicitation = r#"{"mode":"url","elicitationId":"e","url":"https://x","message":"m"}"#;
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":-32042,"message":"no","data":{{"elicitations":[{elicitation},7]}}}}}}"#
+        );
+        let want = r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"input_required","inputRequests":{"0":{"method":"elicitation/create","params":{"mode":"url","url":"https://x","message":"m"}}}}}"#;
+        assert_eq!(url_required("1", &text).as_deref(), Some(want));
+        for other in [
+            text.replace("-32042", "-32041"),
+            text.replace(elicitation, "7"),
+            text.replace("elicitations", "x"),
+        ] {
+            assert_eq!(url_required("1", &other), None);
+        }
+        let again = r#"{"jsonrpc":"2.0","id":2,"method":"m","params":{"inputResponses":{"0":{"action":"accept"}},"name":"n","_meta":{"x/y":1}}}"#;
+        let want =
+            r#"{"jsonrpc":"2.0","id":2,"method":"m","params":{"name":"n","_meta":{"x/y":1}}}"#;
+        assert_eq!(request(&parse(again)), want);
     }
 
     #[test]

@@ -369,7 +369,15 @@ impl Mcp {
         }
         let text = with_id(text, &call.id);
         let text = match &call.kind {
-            Kind::Other { method, .. } => to_older::answer(method, &text),
+            Kind::Other {
+                method, questions, ..
+            } => {
+                let may_ask = questions.contains(&"elicitation/create");
+                let asked = may_ask.then(|| to_older::url_required(&call.id, &text));
+                asked
+                    .flatten()
+                    .unwrap_or_else(|| to_older::answer(method, &text))
+            }
             _ => to_older::discovery(&text),
         };
         if let Some(reply) = self.end_translated(ctx, id) {
