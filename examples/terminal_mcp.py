@@ -4,7 +4,7 @@
     outrigger processes --no-auth -p 7078 &
     outrigger mcp -- python3 examples/terminal_mcp.py http://127.0.0.1:7078/process
 
-The terminals outlive the agent's session, and people can attach to them. If that server requires a token, it is in OUTRIGGER_TOKEN.
+The terminals outlive the agent's session, and people can attach to them. If `outrigger processes` requires a token, set OUTRIGGER_TOKEN.
 """
 
 import json

@@ -291,7 +291,7 @@ impl Bridge {
     }
 
     /// The connection and what the server knew of it are lost. Returns what the local side gets: errors for the requests that the
-    /// server may have received. The others wait for the next connection if that can take its place.
+    /// server may have received. The other requests stay pending if the next connection can take the place of this one.
     pub(super) fn forget_connection(&mut self, ctx: &mut Context, reason: &str) -> Vec<String> {
         self.end_return(ctx);
         self.durable.end();

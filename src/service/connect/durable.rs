@@ -55,7 +55,7 @@ pub(super) struct Durable {
     sent: Sent,
     /// The pending requests that the server may not have received, and that were not sent again.
     doubtful: HashSet<IdKey>,
-    /// The requests whose response has arrived after the last cursor and has none. The server repeats it after a cut.
+    /// The requests whose responses have arrived since the last cursor, without cursors. The server repeats them after a cut.
     unplaced: HashSet<IdKey>,
 }
 
@@ -99,8 +99,8 @@ impl Sent {
         (self.before..=self.before + self.messages.len() as u64).contains(&number)
     }
 
-    /// Removes what may not be sent twice, and returns the ids of the requests: they could run twice. A `session/cancel` before a
-    /// prompt in the same session could cancel the turn of that prompt.
+    /// Removes the messages that must not be sent twice, and returns the ids of the requests among them. A request could run twice.
+    /// A `session/cancel` before a prompt in the same session could cancel the turn of that prompt.
     fn take_requests(&mut self) -> Vec<IdKey> {
         let count = self.messages.len();
         let mut prompted = HashSet::new();
@@ -328,7 +328,7 @@ impl Durable {
         Resumed::Yes(self.sent.messages.iter().cloned().collect())
     }
 
-    /// The server knows the prompts of its turns. `states` is the state of a turn, or has one for each session.
+    /// Notes that the server has received the prompts of its turns. `states` is the state of a turn, or has one for each session.
     fn confirm_prompts(&mut self, text: &str, states: std::ops::Range<usize>) {
         let states: serde_json::Value = serde_json::from_str(&text[states]).unwrap_or_default();
         let each = states

@@ -54,7 +54,7 @@ impl Multiplexer {
         }
     }
 
-    /// Handles a line of the process that is no message.
+    /// Handles a line from the process that is not a message.
     pub(crate) fn handle_unreadable(
         &mut self,
         recovered: &RecoveredId,
@@ -125,7 +125,7 @@ impl Multiplexer {
         }
     }
 
-    /// The process is initialized, with this result.
+    /// Handles the result of `initialize`: the process is initialized.
     fn handle_initialized(&mut self, result: Box<str>, out: &mut Vec<Output>) {
         for (number, id) in std::mem::take(&mut self.arrivals) {
             self.answer(number, &id, answered(&id, &result), out);
@@ -134,7 +134,7 @@ impl Multiplexer {
         self.complete(out);
     }
 
-    /// The process cannot be used.
+    /// Gives up a process that cannot be initialized.
     fn refuse(&mut self, fails: impl Fn(&str) -> String, out: &mut Vec<Output>) {
         self.end(fails, out);
         out.push(Output::Refused);
@@ -188,8 +188,8 @@ impl Multiplexer {
         Handled::Refused
     }
 
-    /// The session that gets a request from the process: of one person's sessions, the newest that it reaches now, or else the newest
-    /// that it reaches later.
+    /// The session that gets a request from the process. If all sessions belong to one person, it is the newest that the request reaches
+    /// now, or else the newest that it reaches later. Otherwise it is the only session.
     fn receiver(&self, reach: &dyn Fn(Uuid) -> Reach) -> Option<(usize, Uuid)> {
         let sole = self.sole();
         let newest = |wanted: Reach| {
@@ -273,7 +273,7 @@ impl Multiplexer {
         }
     }
 
-    /// The process does not wait any more for the answer to its request.
+    /// Handles the cancellation of a request from the process.
     fn cancel_question(&mut self, envelope: &Envelope<'_>, out: &mut Vec<Output>) {
         let Some(range) = envelope.request_id.clone() else {
             return;

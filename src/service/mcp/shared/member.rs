@@ -11,7 +11,7 @@ use crate::service::json::unescape;
 const SUBSCRIPTION_COST: usize = 64;
 const MAX_SUBSCRIPTIONS: usize = 64 << 10;
 
-/// A resource has at most this many parents that a subscription may be to, up to this length.
+/// The maximum number of a resource's parents that are looked up among the subscriptions, and the maximum length of each.
 const MAX_PARENTS: usize = 64;
 const MAX_PARENT: usize = 4 << 10;
 
@@ -74,7 +74,7 @@ impl Member {
         self.subscriptions.iter().map(|uri| &**uri)
     }
 
-    /// Whether the process may not be stopped because it would have to report changes.
+    /// Whether the process must keep running, so that it can report changes.
     pub(super) fn needs_process(&self) -> bool {
         self.is_listening || !self.subscriptions.is_empty()
     }

@@ -28,7 +28,7 @@ use crate::service::json::{quote, unescape};
 use crate::service::jsonrpc::{Envelope, code, error as jsonrpc_error};
 use crate::{Context, Principal, StatusCode, Time, TimerId};
 
-/// The maximum lengths of what a client says about itself that decides which process it shares.
+/// The maximum lengths of a client's protocol version and capabilities, which decide which process it shares.
 const MAX_VERSION: usize = 64;
 const MAX_CAPABILITIES: usize = 16 << 10;
 
@@ -106,7 +106,7 @@ pub(super) struct SharedServer {
     pub(super) sessions: Multiplexer,
     /// When a session has last sent something, or has waited for something.
     last_used: Time,
-    /// When the process must have initialized.
+    /// Expires when the process must have initialized.
     timer: Option<TimerId>,
     /// Whether the former process has been told to stop and has not exited. Until then, no other one starts.
     is_stopping: bool,
@@ -117,7 +117,7 @@ impl SharedServer {
         self.program.child()
     }
 
-    /// Whether a message of a principal cannot be taken now. `initialize` is not held, so it always can.
+    /// Whether a message from a principal has to wait. `initialize` never does, because it is not held.
     pub(super) fn is_behind(&mut self, envelope: &Envelope<'_>, principal: &Principal) -> bool {
         if matches!(envelope.method(), "initialize" | "server/discover") {
             return false;
@@ -261,7 +261,7 @@ impl SharedServer {
         Some(process)
     }
 
-    /// Whether nobody needs the process, since this time.
+    /// Since when nobody has needed the process; `None` if somebody does.
     pub(super) fn idle_since(&self) -> Option<Time> {
         self.sessions.is_idle().then_some(self.last_used)
     }

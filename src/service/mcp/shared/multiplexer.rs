@@ -35,7 +35,7 @@ const MAX_TOLD: usize = 1024;
 pub(crate) enum Output {
     /// Send a line to the process. What is sent is bounded by what was accepted.
     Process(String),
-    /// Send a line to the process that answers one of its own, unless it does not read.
+    /// Send the process a response to its own request, unless the process does not read.
     Reply(String),
     /// Pass a message on to a session. It has the ids of the session.
     Session(Uuid, Incoming<'static>, String),
@@ -56,7 +56,7 @@ impl Output {
     }
 }
 
-/// What a message from a process is for its session.
+/// The kind of a message from a process, for the session that gets it.
 #[derive(Debug)]
 pub(crate) enum Incoming<'a> {
     /// The answer to the request with this id.
@@ -83,9 +83,9 @@ pub(crate) enum Reach {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handled {
     Passed,
-    /// It is for nobody, or nobody knows for whom it is.
+    /// It is for no session, or it is unknown for which.
     Dropped,
-    /// A request of the process that is for no session, which it was told.
+    /// A request from the process that is for no session. The process got an error.
     Refused,
 }
 
@@ -201,7 +201,7 @@ impl Multiplexer {
         !self.members.is_empty()
     }
 
-    /// A member hears of changes, so the process must run.
+    /// Notes that a member wants to hear of changes, so the process must run.
     pub(crate) fn listen(&mut self, number: usize, out: &mut Vec<Output>) {
         if let Some(member) = self.members.get_mut(&number) {
             member.is_listening = true;
@@ -236,8 +236,8 @@ impl Multiplexer {
         members.flat_map(Member::subscriptions)
     }
 
-    /// The session that gets what names no request: the only one. Work of a session that has ended may go on, so with several persons
-    /// there must never have been another one.
+    /// The session that gets messages that belong to no request: the only one. If sessions may belong to several persons, there must
+    /// never have been another session, because the process may still be working for one that has ended.
     pub(super) fn sole(&self) -> Option<Uuid> {
         let is_sole = match self.who {
             Who::Person => self.members.len() == 1,

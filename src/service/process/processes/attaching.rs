@@ -35,7 +35,7 @@ pub(super) enum Accepted {
     Starting(NameKey, AttachRequest),
     /// The process of a name has to be started.
     Session(NameKey, RunRequest, AttachRequest),
-    /// A page cannot see the status of a failed handshake. It is told why, and closed.
+    /// The request of a page was refused. A page cannot see the status of a failed handshake, so it is told why, and closed.
     Refused(Dialect, Rejection),
 }
 

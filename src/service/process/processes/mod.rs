@@ -38,13 +38,13 @@ use crate::{
     Request, Response, Route, Scope, Service, SourceId, StatusCode, StatusFields, TimerId,
 };
 
-/// The header field that names the content type of a stream's events.
+/// The header field with the content type of a stream's events.
 const EVENTS_ARE_JSON: (&str, &str) = ("X-SSE-Content-Type", "application/json");
 
 /// How long a client that has half-closed its connection is kept while it has unread output and takes nothing.
 const CATCHING_UP: Duration = Duration::from_secs(5);
 
-/// The work of reading the use of processor time and memory of one process, in the units of [`Context::spend`].
+/// The work of reading how much CPU time and memory a process uses, in the units of [`Context::spend`].
 const USAGE: usize = 20;
 
 /// The maximum number of processes that are kept, as a multiple of the maximum number of running ones.
@@ -67,7 +67,7 @@ const EXITED_PER_RUNNING: usize = 4;
 pub struct Processes {
     config: ProcessesConfig,
     programs: Programs,
-    /// What the callers have asked for whose processes are not started yet.
+    /// The processes that are not started yet, by the client that has asked for each.
     waiting: IdMap<ClientId, Start>,
     exec_calls: ExecCalls,
     names: Names,
@@ -519,7 +519,7 @@ fn is_shared(program: &Program) -> bool {
 }
 
 impl Service for Processes {
-    /// Which processes exist is known only to clients with the scope.
+    /// Only clients with the required scope learn which processes exist.
     fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
         let (route, scope) = match self.parse_call(request) {
             Ok(Call::Process(which, Action::Attach)) => {

@@ -1,4 +1,4 @@
-//! Starts processes that have names, once for all that ask for one.
+//! Starts processes that have names. However many clients ask for a name, one process is started.
 
 use uuid::Uuid;
 
@@ -10,7 +10,7 @@ use crate::service::process::sink::ContextOutput;
 use crate::{ClientId, Context, Principal, Rejection, Response, StatusCode};
 
 impl Processes {
-    /// A name as a client means it. Whoever has a link sees the names of the principal that issued it.
+    /// The key of a name that a client uses. A client with a link uses the names of the principal that issued the link.
     pub(super) fn key(&self, ctx: &Context, client: ClientId, name: &str) -> NameKey {
         let owner = match ctx.link_issuer(client) {
             _ if self.config.shared_names => Principal::Nobody,
@@ -87,7 +87,7 @@ impl Processes {
         }
     }
 
-    /// A client is gone that may have waited for the start of a process.
+    /// Handles the end of a client, which may have been waiting for a process to start.
     pub(super) fn stop_waiting(&mut self, ctx: &mut Context, client: ClientId) {
         let start = self.waiting.remove(&client);
         // Whoever waits for the same process goes on with the start.

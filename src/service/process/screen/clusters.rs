@@ -19,12 +19,12 @@ pub(super) struct Clusters {
     indexes: HashMap<Box<str>, usize>,
     /// The number of marks that were left out since the last collection.
     refused: usize,
-    /// The number from which another collection is worth its time.
+    /// The value of `refused` from which on another collection is worth its time.
     patience: usize,
 }
 
 impl Clusters {
-    /// Forgets all clusters, of which none is shown.
+    /// Forgets all clusters. None of them may be shown.
     pub(super) fn clear(&mut self) {
         self.texts.clear();
         self.indexes.clear();
@@ -40,8 +40,8 @@ impl Clusters {
         self.texts.len() >= MAX_CLUSTERS
     }
 
-    /// Whether clusters that are no longer shown have to be forgotten. A collection looks at all cells, so the next one comes late if
-    /// it would find little.
+    /// Whether to forget the clusters that are no longer shown. This takes a look at all cells, so after a collection that has freed
+    /// little, the next one comes late.
     pub(super) fn needs_collection(&self) -> bool {
         self.is_full() && self.refused >= self.patience
     }
@@ -61,7 +61,7 @@ impl Clusters {
         }
     }
 
-    /// The content with another character, unless there is no room for it.
+    /// The content with one more character; `None` if there is no room for it.
     pub(super) fn join(&mut self, content: Content, character: char) -> Option<Content> {
         let mut text = match content.is_empty() {
             true => String::new(),

@@ -140,7 +140,7 @@ impl Screen {
         self.restrict();
     }
 
-    /// Moves the cursor. With the origin mode, xterm.js counts rows from the top of the region once more.
+    /// Moves the cursor. In origin mode, xterm.js adds the top of the region to the row a second time.
     fn move_cursor(&mut self, x: isize, y: isize) {
         self.restrict();
         let buffer = self.buffer();
@@ -363,7 +363,7 @@ impl Screen {
         }
     }
 
-    /// Prints a character with its marks again. The marks are not joined one by one, because a few bytes of output cause this.
+    /// Prints a character with its marks again. All marks are joined at once, because a few bytes of output can repeat many.
     fn repeat_cell(&mut self, content: Content, count: usize) {
         let Some(first) = self.clusters.text(content).chars().next() else {
             return;

@@ -1,8 +1,8 @@
 //! Follows the output of a program on a terminal, so that its screen is known when somebody asks.
 //!
-//! Output is laid out late. Text, line ends and colors are only looked at (by [`Skimmer`]) until there is much of them, and then
-//! what has scrolled away is skipped. So a screen costs little while nobody asks for it. The result is the same as if everything had
-//! been laid out at once, which the tests and the fuzzer check.
+//! Output is laid out as late as possible, so a screen costs little while nobody asks for it. [`Skimmer`] looks for output that has only
+//! text, line ends and colors. Such output is laid out when there is much of it, without the part that has scrolled away. The result is
+//! the same as if everything had been laid out at once, which the tests and the fuzzer check.
 
 use super::Screen;
 use super::keys::KeyModes;
@@ -57,7 +57,7 @@ impl Follower {
         (output.end() - self.laid) as usize
     }
 
-    /// Output was added. Lays it out if there is much.
+    /// Notes that output was added. Lays it out if there is much.
     pub(crate) fn follow(&mut self, output: &Scrollback) {
         self.skimmer.skim(output);
         let pending = self.pending(output);
@@ -185,7 +185,7 @@ impl Screen {
         self.buffer().height()
     }
 
-    /// Whether text scrolls the whole screen: there are no margins.
+    /// Whether text scrolls the whole screen: there are no margins, and no long sequence is being skipped.
     fn scrolls_as_a_whole(&self) -> bool {
         let buffer = self.buffer();
         buffer.top == 0 && buffer.bottom + 1 == buffer.height() && self.skipped.is_none()
@@ -256,7 +256,7 @@ fn bytes_between(output: &Scrollback, from: u64, to: u64) -> Vec<u8> {
 /// Tells whether output is plain: text, line ends, tabs and sequences for colors and attributes.
 #[derive(Debug)]
 struct Skimmer {
-    /// The output before this offset was looked at, if it is plain.
+    /// The output before this offset was looked at. It stays where it is once output is not plain.
     at: u64,
     /// Whether the output that is not laid out is plain so far.
     is_plain: bool,
@@ -286,7 +286,7 @@ impl Default for Skimmer {
 }
 
 impl Skimmer {
-    /// All output before an offset is laid out, but for the beginning of a sequence.
+    /// Starts again after all output before `at` was laid out. `is_at_unit` is false if the beginning of a sequence is left.
     fn restart(&mut self, at: u64, is_at_unit: bool) {
         self.at = at;
         self.is_plain = is_at_unit;

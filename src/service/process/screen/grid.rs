@@ -68,7 +68,7 @@ impl Cell {
         }
     }
 
-    /// Whether it is what an erased cell is: empty, with a background.
+    /// Whether it is like an erased cell: empty, with a background alone.
     pub(super) fn is_erased(&self) -> bool {
         *self == Self::empty(self.style.erased())
     }
@@ -322,7 +322,7 @@ impl Buffer {
         }
     }
 
-    /// Makes the buffer a new one.
+    /// Resets the buffer.
     pub(super) fn reset(&mut self) {
         // The same again takes no time.
         if !std::mem::take(&mut self.is_used) && self.has_default_margins() {
@@ -350,7 +350,7 @@ impl Buffer {
         self.rows.len()
     }
 
-    /// The number of rows above the screen, also of those that are no longer kept.
+    /// The number of rows above the screen, including those that are no longer kept.
     pub(super) fn base(&self) -> usize {
         self.history.as_ref().map_or(0, |history| history.count)
     }
@@ -399,7 +399,7 @@ impl Buffer {
         self.rows[self.bottom].is_wrapped = is_wrapped;
     }
 
-    /// Shifts the rows from `first` to `last` up or down. Empty rows take the places that get free.
+    /// Shifts the rows from `first` to `last` up or down. Empty rows fill the gap.
     pub(super) fn shift(
         &mut self,
         first: usize,
@@ -443,8 +443,7 @@ impl Buffer {
             .unwrap_or(0)
     }
 
-    /// Changes the size, as a terminal that does not rearrange wrapped lines: rows are taken from and added to the history so that
-    /// the row of the cursor stays.
+    /// Changes the size, without rearranging wrapped lines. Rows move to the history and back, so that the cursor keeps its row.
     pub(super) fn resize(&mut self, rows: usize, cols: usize) {
         self.is_used = true;
         let old = self.cols;

@@ -152,7 +152,7 @@ impl Screen {
         }
     }
 
-    /// Makes the terminal a new one, but for its title. The memory is used again, because two bytes of output cause this.
+    /// Resets the terminal, but not its title. The memory is used again, because two bytes of output cause this.
     pub(super) fn reset(&mut self) {
         self.alternate = None;
         self.alternate_saved = grid::Saved::default();

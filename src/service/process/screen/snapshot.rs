@@ -239,7 +239,7 @@ impl Screen {
         self.write_modes(out);
     }
 
-    /// Whether the character set is that of a cursor that was restored, and none of the selected ones.
+    /// Whether the character set in use came back with a saved cursor and is not the selected one.
     fn has_restored_charset(&self) -> bool {
         self.charsets.current != self.charsets.sets[self.charsets.level]
     }
