@@ -2,8 +2,8 @@
 //! `docs/rfds/durable-resumable-http-transport.mdx` at commit 3653fb4). Without I/O.
 //!
 //! [`Durable`] asks for cursors in `initialize` and remembers the last ones. After a cut, it sends them in `stream/resume` on another
-//! connection. The draft numbers only the server's messages. If the server says how many of the client's messages it has received, as Outrigger
-//! does, the rest is sent again.
+//! connection. The draft numbers only the server's messages. If the server says how many of the client's messages it has received, as
+//! Outrigger does, the rest is sent again.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
