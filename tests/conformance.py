@@ -423,10 +423,10 @@ def render_acp(kept):
             f"{len(figures['checks'])} further checks with clients and agents written with version {figures['sdk']} of the SDK passed.",
         ]
         text.append(
-            "Gemini CLI 0.61, opencode 1.18, Qwen Code 0.24, Codex (`codex-acp` 0.16) and Claude Code (`claude-code-acp` 0.16) were\n"
-            "tried as far as they go without a model (`tests/interop/run.sh acp_agents`). Each one answers the same on its standard\n"
-            "streams, through `outrigger agent`, and through `outrigger connect` over a connection that is cut 20 times. A session of\n"
-            "opencode continues after the server was killed, three times.")
+            "`tests/interop/run.sh acp_agents` tries Gemini CLI 0.61, opencode 1.18, Qwen Code 0.24, `codex-acp` 0.16 and\n"
+            "`claude-code-acp` 0.16, as far as they go without a model. Each one gives the same answers on its standard streams, through\n"
+            "`outrigger agent`, and through `outrigger connect` over a connection that is cut 20 times. Three times, the server is killed, and\n"
+            "opencode's session continues on the next one.")
     return [*text, made(kept, "acp")]
 
 
