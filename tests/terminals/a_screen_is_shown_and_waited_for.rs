@@ -2,15 +2,9 @@
 
 use std::net::SocketAddr;
 
-use crate::common::program::Program;
 use crate::common::{BINARY, CLOSE, PATIENCE, TEXT, Wire, call, request};
+use crate::processes;
 use serde_json::{Value, json};
-
-fn processes(options: &[&str]) -> (Program, SocketAddr) {
-    let server = Program::start(&[&["processes"][..], options].concat());
-    let address = server.address();
-    (server, address)
-}
 
 /// Starts a script on a terminal of 10 rows and 40 columns, and returns its path.
 fn spawn(address: SocketAddr, script: &str) -> String {

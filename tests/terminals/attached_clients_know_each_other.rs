@@ -6,20 +6,8 @@ use std::time::Instant;
 use crate::common::program::Program;
 use crate::common::traces::eventually;
 use crate::common::{BINARY, CLOSE, PING, PONG, TEXT, Wire, call, request};
+use crate::processes;
 use serde_json::{Value, json};
-
-fn processes() -> (Program, SocketAddr) {
-    processes_with(&[])
-}
-
-fn processes_with(options: &[&str]) -> (Program, SocketAddr) {
-    let server = Program::start(&[&["processes"], options].concat());
-    let line = server.line();
-    let at = line.find("127.0.0.1:").expect("the listening line");
-    let end = line[at..].find('/').map_or(line.len(), |end| at + end);
-    let address = line[at..end].parse().expect("an address");
-    (server, address)
-}
 
 /// Starts a process with a terminal, and returns the path to attach to it.
 fn spawn(address: SocketAddr, script: &str) -> String {
@@ -87,7 +75,7 @@ fn detached(address: SocketAddr) -> Value {
 #[test]
 fn every_change_of_the_size_and_the_clients_is_told() {
     // The bug: a viewer was not told the size of the terminal, so it could not show a program that fills the screen.
-    let (_server, address) = processes();
+    let (_server, address) = processes(&[]);
     let path = spawn(address, "sleep 1000");
     let watch = format!("{path}?mode=viewer");
     let (mut viewer, greeting) = attach(address, &watch);
@@ -136,7 +124,7 @@ fn every_change_of_the_size_and_the_clients_is_told() {
 
 #[test]
 fn many_clients_at_once_cause_few_events() {
-    let (_server, address) = processes();
+    let (_server, address) = processes(&[]);
     let path = spawn(address, "sleep 1000");
     let watch = format!("{path}?mode=viewer");
     let (mut first, _) = attach(address, &watch);
@@ -158,7 +146,7 @@ fn many_clients_at_once_cause_few_events() {
 
 #[test]
 fn a_second_writer_in_a_browser_learns_why_it_is_refused() {
-    let (_server, address) = processes();
+    let (_server, address) = processes(&[]);
     let path = spawn(
         address,
         "stty -echo; echo ready; read line; echo \"got:$line\"",
@@ -195,7 +183,7 @@ fn a_second_writer_in_a_browser_learns_why_it_is_refused() {
 
 #[test]
 fn a_writer_that_was_cut_comes_back_and_others_are_refused_until_then() {
-    let (_server, address) = processes();
+    let (_server, address) = processes(&[]);
     let path = spawn(
         address,
         "stty -echo; echo ready; read line; echo \"got:$line\"",
@@ -220,7 +208,7 @@ fn a_writer_that_was_cut_comes_back_and_others_are_refused_until_then() {
 #[test]
 fn a_client_that_was_cut_gets_the_exit_of_a_process_that_was_removed_meanwhile() {
     // The bug: the handshake was answered with 404, and the last output and the exit were lost.
-    let (_server, address) = processes_with(&["--retention", "100ms"]);
+    let (_server, address) = processes(&["--retention", "100ms"]);
     let path = spawn(
         address,
         "stty -echo; echo ready; read line; echo last; exit 7",

@@ -14,3 +14,14 @@ mod processes_are_reached_over_http;
 mod processes_have_names;
 mod programs_without_a_terminal_are_filters;
 mod terminals_lose_nothing;
+
+use std::net::SocketAddr;
+
+use self::common::program::Program;
+
+/// Starts `outrigger processes`. Returns it with its address.
+fn processes(options: &[&str]) -> (Program, SocketAddr) {
+    let server = Program::start(&[&["processes"][..], options].concat());
+    let address = server.address();
+    (server, address)
+}

@@ -5,19 +5,11 @@ use std::net::SocketAddr;
 use crate::common::program::Program;
 use crate::common::traces::{TraceFile, eventually, expect_gone};
 use crate::common::{BINARY, CLOSE, TEXT, Wire, call, request};
+use crate::processes;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use rustix::process::{Pid, Signal, test_kill_process};
 use serde_json::{Value, json};
-
-fn processes(options: &[&str]) -> (Program, SocketAddr) {
-    let server = Program::start(&[&["processes"][..], options].concat());
-    let line = server.line();
-    let at = line.find("127.0.0.1:").expect("the listening line");
-    let end = line[at..].find('/').map_or(line.len(), |end| at + end);
-    let address = line[at..end].parse().expect("an address");
-    (server, address)
-}
 
 fn script(text: &str) -> Value {
     json!({"command": "sh", "args": ["-c", text], "allocate_tty": true})

@@ -7,18 +7,10 @@ use std::sync::{Arc, Barrier};
 use crate::common::program::{Program, outrigger};
 use crate::common::traces::{TraceFile, eventually};
 use crate::common::{BINARY, CLOSE, TEXT, Wire, call, request};
+use crate::processes;
 use serde_json::{Value, json};
 
 const WORK: &str = "/process/by-name/work";
-
-fn processes(options: &[&str]) -> (Program, SocketAddr) {
-    let server = Program::start(&[&["processes"][..], options].concat());
-    let line = server.line();
-    let at = line.find("127.0.0.1:").expect("the listening line");
-    let end = line[at..].find('/').map_or(line.len(), |end| at + end);
-    let address = line[at..end].parse().expect("an address");
-    (server, address)
-}
 
 fn script(text: &str) -> Value {
     json!({"command": "sh", "args": ["-c", text]})

@@ -4,15 +4,10 @@ use std::net::SocketAddr;
 
 use crate::common::program::Program;
 use crate::common::{BINARY, CLOSE, TEXT, Wire, call};
+use crate::processes;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
-
-fn processes() -> (Program, SocketAddr) {
-    let server = Program::start(&["processes"]);
-    let address = server.address();
-    (server, address)
-}
 
 fn decode(value: &Value) -> String {
     let bytes = BASE64_STANDARD.decode(value.as_str().expect("base64"));
@@ -58,7 +53,7 @@ fn read_all(wire: &mut Wire) -> (Vec<u8>, String, Vec<String>) {
 /// The bug: a process on pipes never read the end of its input, so that no filter worked.
 #[test]
 fn input_ends_in_every_call_that_takes_input() {
-    let (_server, address) = processes();
+    let (_server, address) = processes(&[]);
     let data = BASE64_STANDARD.encode("b\nc\na\n");
     let body = json!({"command": "sort", "stdin_b64": data});
     let (status, answer) = call(address, "POST", "/process/exec", Some(body.clone()));
@@ -93,7 +88,7 @@ fn input_ends_in_every_call_that_takes_input() {
 
 #[test]
 fn a_terminal_has_no_end_of_input() {
-    let (_server, address) = processes();
+    let (_server, address) = processes(&[]);
     let body = json!({"command": "cat", "allocate_tty": true});
     let process = spawn(address, &body);
     assert_eq!(stdin(address, &process, json!({"eof": true})).0, 400);
@@ -116,7 +111,7 @@ fn a_terminal_has_no_end_of_input() {
 
 #[test]
 fn standard_error_is_apart_unless_the_client_merges_it() {
-    let (_server, address) = processes();
+    let (_server, address) = processes(&[]);
     let process = spawn(
         address,
         &script("read x; echo out $x; echo err >&2; exit 3"),
@@ -136,7 +131,7 @@ fn standard_error_is_apart_unless_the_client_merges_it() {
 
 #[test]
 fn a_slow_reader_gets_every_byte_of_a_filter() {
-    let (_server, address) = processes();
+    let (_server, address) = processes(&[]);
     let process = spawn(address, &json!({"command": "cat"}));
     let mut wire = Wire::connect(address, &format!("{process}/attach"));
     let piece: Vec<u8> = (0..60_000_u32)
@@ -193,7 +188,7 @@ mod with_the_client {
 
     #[test]
     fn a_filter_behind_a_server_works_as_one_of_this_machine() {
-        let (_server, address) = processes();
+        let (_server, address) = processes(&[]);
         let mut lines: Vec<String> = (0..100_000)
             .map(|at| format!("{}\n", at * 7919 % 100_003))
             .collect();
