@@ -23,7 +23,6 @@ use crate::TlsConfig;
 use crate::demo::Demo;
 use crate::service::Routes;
 use crate::service::agent::AgentProtocol;
-
 use crate::sys::{NonblockingFd, take_descriptor};
 use crate::web::{RoutePage, Site};
 use crate::{Access, Config, Ended, Listen, ListenAddress, Reload, Server, Service, Token, Tokens};

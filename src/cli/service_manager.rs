@@ -17,7 +17,7 @@ pub(super) struct ServiceManager {
     socket: Option<Arc<UnixDatagram>>,
 }
 
-/// Tells something when it is dropped.
+/// A notification that is sent when this value is dropped.
 #[derive(Debug)]
 pub(super) struct TellOnDrop {
     manager: ServiceManager,
@@ -37,12 +37,12 @@ impl ServiceManager {
         Self { socket }
     }
 
-    /// The server accepts clients, and its settings are in force.
+    /// Says that the server accepts clients.
     pub(super) fn ready(&self) {
         self.tell("READY=1");
     }
 
-    /// The settings are read again. The result is for as long as this takes; its end means that they are in force.
+    /// Says that the settings are being read again. Drop the result when they are in force.
     pub(super) fn reloading(&self) -> TellOnDrop {
         // The service manager compares this with the time of its own request.
         let now = clock_gettime(ClockId::Monotonic);
@@ -51,7 +51,7 @@ impl ServiceManager {
         self.tell_on_drop("READY=1")
     }
 
-    /// The result is for as long as the server does not stop.
+    /// Drop the result when the server begins to stop.
     pub(super) fn until_stopping(&self) -> TellOnDrop {
         self.tell_on_drop("STOPPING=1")
     }

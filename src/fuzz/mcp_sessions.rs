@@ -1,4 +1,4 @@
-//! Fuzzes sessions that share an MCP server: a model knows who has asked for what, and every message says whom it is for.
+//! Fuzzes sessions that share an MCP server. Each message contains the name of its receiver, and a model checks that it arrives there.
 
 use std::collections::{BTreeMap, BTreeSet};
 

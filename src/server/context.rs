@@ -180,9 +180,9 @@ impl Context {
         client.close_with_code(env, code, reason.into())
     }
 
-    /// Counts further messages against [`Config::rate_limit`](crate::Config::rate_limit), if a service finds several in one. The
-    /// message itself is counted already. Returns whether the client is within the limit. If not, it is closed, with
-    /// [`Cause::RateLimit`](crate::Cause::RateLimit).
+    /// Counts `more` messages against [`Config::rate_limit`](crate::Config::rate_limit). Call it if one WebSocket message contains
+    /// several messages of the service's protocol; the first of them is already counted. If the client exceeds the limit, it is closed
+    /// with [`Cause::RateLimit`](crate::Cause::RateLimit), and the result is false.
     pub fn count_messages(&mut self, id: ClientId, more: u32) -> bool {
         let client = self.core.own(id);
         client.is_some_and(|(client, env)| client.count_messages(env, more))

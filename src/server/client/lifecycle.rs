@@ -114,8 +114,8 @@ impl Client {
         Ok(())
     }
 
-    /// Counts further messages against the rate limit, which have arrived in one. Closes a client that is over the limit. Returns
-    /// whether it is within the limit.
+    /// Counts messages that another message contained against the rate limit. Closes a client that exceeds it. Returns whether the
+    /// client is within the limit.
     pub(crate) fn count_messages(&mut self, env: &mut Env, count: u32) -> bool {
         let is_over = self.wire.is_over_rate(env, count);
         if is_over {

@@ -5,8 +5,8 @@
 //! HTTP and close. They take [`Env`], the state that all clients of a loop share. They do not call services and do not
 //! remove the client. Instead, they queue news for the loop.
 //!
-//! Questions about what the connection speaks are methods of its [`Protocol`]. Those about its socket and its queues, and about what
-//! is kept for a client that is cut, are methods of the wire. What sends, or changes the client, is a method of the client.
+//! Queries of the protocol state are methods of [`Protocol`]. Queries of the socket, of the queues and of what is kept across a cut are
+//! methods of the wire. Whatever sends, or changes the client, is a method of the client.
 
 mod broadcast;
 mod delivery;

@@ -1,4 +1,4 @@
-//! What a connection speaks, and its state in it.
+//! The protocol that a connection speaks, with its state. Queries of this state are methods of [`Protocol`].
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What only some connections have, and so every connection has one pointer for all of it.
+//! State that few connections have. All of it is behind one pointer, which is empty in the others.
 
 use std::sync::Arc;
 

@@ -303,7 +303,7 @@ impl Bridge {
         if !is_running || !may_restore || !self.requests.sessions.can_be_restored() {
             return self.lose_everything(reason);
         }
-        // Responses are for requests of the connection that was lost.
+        // A response that is queued answers a request from the lost connection, so it is dropped.
         let mut waiting = HashSet::new();
         self.pending.retain(|message| {
             let OwnedMessage::Text(text) = message else {

@@ -105,7 +105,7 @@ pub(crate) trait RouterOutput {
         let _ = length;
         false
     }
-    /// Counts further messages that a client has sent in one. Returns false if they are over its limit, and it is closed.
+    /// Counts `more` messages of a client's batch against its rate limit. If it exceeds the limit, it is closed, and the result is false.
     fn count_messages(&mut self, client: ClientId, more: usize) -> bool {
         let _ = (client, more);
         true

@@ -39,7 +39,7 @@ pub(super) struct StoppingProcess {
     pub(super) place: Place,
 }
 
-/// The place of a process that is being stopped.
+/// What a process counts towards until it has exited.
 #[derive(Debug)]
 pub(super) enum Place {
     /// One of the pool.

@@ -11,8 +11,8 @@ use crate::service::mcp::to_older;
 pub(super) const BEGIN: &str = r#""begin""#;
 
 impl Mcp {
-    /// Handles an answer to a subscription, of which it has sent the request with the id `own`. The client is told what it gets when
-    /// nothing more is to be answered.
+    /// Handles the server's response to a request that a subscription has sent with the id `own`. After the last response, the client
+    /// gets the acknowledgement.
     pub(super) fn handle_subscribing(
         &mut self,
         ctx: &mut Context,

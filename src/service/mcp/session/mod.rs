@@ -232,7 +232,7 @@ impl Session {
         }
     }
 
-    /// Ends the session. Requests that wait fail. Its own process is told to stop.
+    /// Ends the session: its pending requests fail, and its own process is stopped.
     pub(super) fn end(mut self, ctx: &mut Context, hub: &mut Hub) -> (Principal, Upstream) {
         self.fail_all(ctx, hub, "Session ended");
         self.close_get_stream(ctx, hub);
