@@ -281,13 +281,13 @@ impl Service for Mcp {
             }
             return;
         }
-        if self.handle_shared_timer(ctx, timer) {
-            return;
-        }
         let input = ChildInput::Timer(timer);
-        match self.index.find(input) {
-            Some(owner) => self.handle_process(ctx, owner, input),
-            None => self.websocket.timer(ctx, timer),
+        if let Some(owner) = self.index.find(input) {
+            return self.handle_process(ctx, owner, input);
+        }
+        // It searches all shared processes, but only starts and restarts set these timers.
+        if !self.handle_shared_timer(ctx, timer) {
+            self.websocket.timer(ctx, timer);
         }
     }
 

@@ -160,7 +160,7 @@ impl ParamsReader {
     }
 }
 
-/// Takes units from the beginning of `bytes`, and passes each to `unit` until it returns false. Returns the number of bytes that
+/// Takes units from the beginning of `bytes`, and passes each one to `unit`. Returns the number of bytes that
 /// were taken. The rest is the beginning of a unit.
 pub(super) fn parse(
     bytes: &[u8],

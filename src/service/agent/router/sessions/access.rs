@@ -356,7 +356,8 @@ impl<'a> Access<'a> {
     }
 
     /// Whether a client may observe a session: with the session's watch token or resume token, as the same person, or as the
-    /// same principal with a token that permits only observing. Without a client, the same principal may observe it, because it may also load it.
+    /// same principal with a token that permits only observing. If the session has no client, its principal may observe it, because
+    /// that principal may also load it.
     pub(crate) fn may_observe(
         self,
         client: ClientId,
