@@ -158,7 +158,7 @@ mod pages {
         "terminal.js",
     ];
 
-    /// Writes the compressed files, and a table of them, to the folder for generated files.
+    /// Writes the files, compressed unless they are HTML, and a table of them, to the folder for generated files.
     pub(crate) fn compress() {
         if let Err(error) = try_compress() {
             println!("cargo::error={error}");
@@ -191,12 +191,17 @@ mod pages {
         for (name, path) in files {
             let failed = |error: io::Error| format!("cannot compress {}: {error}", path.display());
             let content = fs::read(&path).map_err(failed)?;
-            let compressed = out.join(format!("{name}.gz"));
-            write_compressed(&compressed, &content).map_err(failed)?;
+            let written = out.join(&name);
+            // The program replaces addresses in HTML, so this is not compressed. It is short.
+            if name.ends_with(".html") {
+                fs::write(&written, &content).map_err(failed)?;
+            } else {
+                write_compressed(&written, &content).map_err(failed)?;
+            }
             let tag = entity_tag(&content);
             let _ = writeln!(
                 table,
-                "    ({name:?}, {tag:?}, include_bytes!({compressed:?})),"
+                "    ({name:?}, {tag:?}, include_bytes!({written:?})),"
             );
         }
         table.push_str("]\n");

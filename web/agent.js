@@ -6,7 +6,7 @@ import { AgentClient } from "./agent_client.js";
 import { Composer } from "./agent_composer.js";
 import { ownSessions, SessionView } from "./agent_session.js";
 import { list } from "./agent_tools.js";
-import { api, askForToken, delay, element, fragment, serverUrl, session, token } from "./common.js";
+import { api, askForToken, delay, element, fragment, pagePath, serverUrl, session, token } from "./common.js";
 import { makeDialog, note, plain, setHidden, setText, showDialog } from "./view.js";
 
 const $ = (id) => document.getElementById(id);
@@ -167,7 +167,7 @@ async function refresh() {
   const add = (one) => all.set(one.sessionId, { ...all.get(one.sessionId), ...Object.fromEntries(Object.entries(one).filter(([, value]) => value)) });
   for (const one of ownSessions()) add(one);
   const status = await api("/status").catch(() => undefined);
-  const here = status?.routes?.[location.pathname] ?? status;
+  const here = status?.routes?.[pagePath] ?? status;
   directoryOfAgent = here?.agent?.directory ?? "";
   // What a new session needs is known.
   setHidden($("new"), !client || identity?.scope === "watch" || fragment.get("mode") === "viewer");
@@ -254,7 +254,7 @@ function show(one) {
   view = one;
   fragment.set("session", one.id);
   const mode = fragment.get("mode");
-  history.replaceState(null, "", serverUrl(`${location.pathname}${location.search}#session=${encodeURIComponent(one.id)}${mode ? `&mode=${encodeURIComponent(mode)}` : ""}`));
+  history.replaceState(null, "", serverUrl(`${pagePath}${location.search}#session=${encodeURIComponent(one.id)}${mode ? `&mode=${encodeURIComponent(mode)}` : ""}`));
   $("scroll").append(one.transcript.node);
   follows = true;
   showState();
@@ -364,8 +364,8 @@ $("new").addEventListener("click", newSession);
 /** Makes a link with which anyone can watch the session. */
 $("share").addEventListener("click", async () => {
   try {
-    const link = await api("/.outrigger/links", { method: "POST", body: { path: location.pathname, session: view.id, ttl_s: 3600 } });
-    const url = serverUrl(`${location.pathname}#session=${encodeURIComponent(view.id)}&token=${link.token}`).href;
+    const link = await api("/.outrigger/links", { method: "POST", body: { path: pagePath, session: view.id, ttl_s: 3600 } });
+    const url = serverUrl(`${pagePath}#session=${encodeURIComponent(view.id)}&token=${link.token}`).href;
     const copied = await navigator.clipboard?.writeText(url).then(() => true, () => false);
     const address = element("input", { class: "address", readonly: true, value: url, "aria-label": "Link" });
     const text = `Anyone with this link can watch this session for an hour. They cannot write or approve. ${copied ? "The link is in your clipboard." : "Copy it from this field."} The console lists links, and revokes them.`;

@@ -1,7 +1,7 @@
 // A client of the Agent Client Protocol, version 1, over a resumable connection. It implements nothing for the agent but permission
 // requests: the files and terminals of an agent are on the agent's machine.
 
-import { askForToken, session, socketProtocols, socketUrl, token } from "./common.js";
+import { askForToken, pagePath, session, socketProtocols, socketUrl, token } from "./common.js";
 import { ResumableWebSocket } from "./resumable.js";
 
 export const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
@@ -18,7 +18,7 @@ export class RequestError extends Error {
 /** Opens a connection to the agent of this page. `query` are parameters of the address. */
 export function openSocket(query = {}) {
   const url = () => {
-    const url = socketUrl(location.pathname);
+    const url = socketUrl(pagePath);
     for (const [name, value] of Object.entries(query)) url.searchParams.set(name, value);
     return url;
   };

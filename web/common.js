@@ -4,7 +4,13 @@
 // versions have `?token=T`. The token moves from the address to sessionStorage, so that a reload finds it. Other keys stay in
 // the address.
 
-const KEY = "outrigger.token";
+/**
+ * The path of the server's `/` in this browser. Behind a proxy, the server's paths may be below a path that it does not know, such as
+ * `/tools/term/`. This file is at `.outrigger/web/` in any case.
+ */
+const ROOT = new URL("../../", import.meta.url).pathname;
+/** Servers below different paths have different tokens. */
+const KEY = ROOT === "/" ? "outrigger.token" : `outrigger.token ${ROOT}`;
 const SESSION = "/.outrigger/session";
 
 /** sessionStorage, or a replacement that forgets at a reload if the browser blocks it. */
@@ -22,9 +28,12 @@ export const storage = (() => {
   }
 })();
 
+/** The path of this page, as the server sees it. */
+export const pagePath = location.pathname.startsWith(ROOT) ? location.pathname.slice(ROOT.length - 1) : location.pathname;
+
 /** The URL of a path of this server. A path may begin with two slashes, which as a relative URL would name another host. */
 export function serverUrl(path) {
-  return new URL(`${location.origin}${path.startsWith("/") ? "" : "/"}${path}`);
+  return new URL(`${location.origin}${ROOT}${path.startsWith("/") ? path.slice(1) : path}`);
 }
 
 const decode = (text) => { try { return decodeURIComponent(text); } catch { return text; } };
@@ -51,7 +60,7 @@ function readAddress() {
     const text = list.filter(({ key }) => key !== "token").map(({ pair }) => pair).join("&");
     return text && prefix + text;
   };
-  history.replaceState(history.state, "", serverUrl(location.pathname + rest(inQuery, "?") + rest(inFragment, "#")));
+  history.replaceState(history.state, "", serverUrl(pagePath + rest(inQuery, "?") + rest(inFragment, "#")));
   return true;
 }
 

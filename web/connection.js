@@ -4,7 +4,7 @@
 // have received, and comes back until it succeeds. If the server offers no resumable connections, a process continues at the
 // byte of its output that was received last, and a terminal ends with the connection.
 
-import { socketProtocols, socketUrl, token } from "/.outrigger/web/common.js";
+import { socketProtocols, socketUrl, token } from "./common.js";
 
 /** Input is sent in messages of at most this many bytes. */
 const PIECE = 32 * 1024;

@@ -3,15 +3,15 @@
 // The page is at the URL of its WebSocket. Keys of the fragment: `token` (see common.js), `mode=viewer` to watch, and
 // `renderer=dom` or `renderer=webgl` to choose how xterm.js draws.
 
-import { Terminal } from "/.outrigger/web/xterm.mjs";
-import { FitAddon } from "/.outrigger/web/addon-fit.mjs";
-import { SearchAddon } from "/.outrigger/web/addon-search.mjs";
-import { SerializeAddon } from "/.outrigger/web/addon-serialize.mjs";
-import { Unicode11Addon } from "/.outrigger/web/addon-unicode11.mjs";
-import { WebLinksAddon } from "/.outrigger/web/addon-web-links.mjs";
-import { WebglAddon } from "/.outrigger/web/addon-webgl.mjs";
-import { askForToken, element, formatBytes, formatDuration, fragment, serverUrl, session, storage } from "/.outrigger/web/common.js";
-import { Connection } from "/.outrigger/web/connection.js";
+import { Terminal } from "./xterm.mjs";
+import { FitAddon } from "./addon-fit.mjs";
+import { SearchAddon } from "./addon-search.mjs";
+import { SerializeAddon } from "./addon-serialize.mjs";
+import { Unicode11Addon } from "./addon-unicode11.mjs";
+import { WebLinksAddon } from "./addon-web-links.mjs";
+import { WebglAddon } from "./addon-webgl.mjs";
+import { askForToken, element, formatBytes, formatDuration, fragment, pagePath, serverUrl, session, storage } from "./common.js";
+import { Connection } from "./connection.js";
 
 const FONT_SIZE = "outrigger.terminal.fontSize";
 const READER = "outrigger.terminal.screenReader";
@@ -386,7 +386,7 @@ const handlers = {
 };
 let restored = false;
 
-const connection = new Connection(location.pathname + location.search, {
+const connection = new Connection(pagePath + location.search, {
   isProcess, viewer: fragment.get("mode") === "viewer" || new URLSearchParams(location.search).get("mode") === "viewer", handlers,
 });
 
@@ -411,7 +411,7 @@ function renew(options = {}) {
   if (options.viewer === false && fragment.get("mode") === "viewer") {
     fragment.delete("mode");
     const rest = [...fragment].map(([key, value]) => `${key}=${encodeURIComponent(value)}`).join("&");
-    history.replaceState(history.state, "", serverUrl(location.pathname + location.search + (rest && `#${rest}`)));
+    history.replaceState(history.state, "", serverUrl(pagePath + location.search + (rest && `#${rest}`)));
   }
   restartAs(options);
   terminal.focus();

@@ -249,12 +249,13 @@ fn announce(
     settings: &Settings,
     addresses: &[ListenAddress],
 ) -> Result<Option<Announcement>, Failure> {
+    let base = &settings.server.base_path;
     let services = settings.services(command);
     let endpoints: Vec<Served<'_>> = services
         .iter()
         .map(|(command, own)| Served {
             command,
-            path: own.endpoint(command).path().to_owned(),
+            path: format!("{base}{}", own.endpoint(command).path()),
             page: route_page(command, own),
         })
         .collect();
@@ -338,12 +339,13 @@ fn address_lines(
                 let _ = writeln!(text, "outrigger: page at {page}");
             }
         }
+        let root = format!("{}/", settings.server.base_path);
         // The page at the path of the process API is the console.
         let has_root = endpoints
             .iter()
-            .any(|one| one.path == "/" && one.page != RoutePage::Processes);
+            .any(|one| one.path == root && one.page != RoutePage::Processes);
         if command.has_console && !has_root {
-            let page = page_url(address, "/", settings.generated_token());
+            let page = page_url(address, &root, settings.generated_token());
             let _ = writeln!(text, "outrigger: console at {page}");
         }
     }
@@ -353,10 +355,12 @@ fn address_lines(
 /// What the demo prints: what to open and to paste, and last the address, which tells scripts that clients can connect.
 fn demo_text(settings: &Settings, reached: &[ListenAddress]) -> String {
     let mut text = String::new();
+    let root = format!("{}/", settings.server.base_path);
     if let Some(address) = reached.iter().find(|address| address.tcp().is_some()) {
         let demo = Demo {
             program: programs::own_command(),
             address,
+            base_path: &settings.server.base_path,
             token: settings.generated_token(),
             needs_token: !settings.server.access.tokens.is_empty(),
             fingerprint: settings.self_signed_fingerprint(),
@@ -364,7 +368,7 @@ fn demo_text(settings: &Settings, reached: &[ListenAddress]) -> String {
         text = demo.instructions();
     }
     for address in reached {
-        let _ = writeln!(text, "outrigger: listening on {}", address.url("/"));
+        let _ = writeln!(text, "outrigger: listening on {}", address.url(&root));
     }
     text.push_str("^C ends the demo.\n");
     text

@@ -61,6 +61,8 @@ pub(crate) struct Demo<'a> {
     /// A command that starts this program.
     pub(crate) program: String,
     pub(crate) address: &'a ListenAddress,
+    /// The beginning of all paths.
+    pub(crate) base_path: &'a str,
     /// The token, if it may be printed.
     pub(crate) token: Option<&'a Token>,
     pub(crate) needs_token: bool,
@@ -133,8 +135,12 @@ impl Demo<'_> {
             .then(|| self.token.map_or("TOKEN", Token::reveal))
     }
 
+    fn url(&self, path: &str) -> String {
+        self.address.url(&format!("{}{path}", self.base_path))
+    }
+
     fn http(&self, path: &str) -> String {
-        self.address.url(path).replacen("ws", "http", 1)
+        self.url(path).replacen("ws", "http", 1)
     }
 
     /// The address of a page. Browsers do not send what follows `#`.
@@ -145,9 +151,7 @@ impl Demo<'_> {
 
     fn client(&self, command: &str, path: &str) -> String {
         let query = self.token().map(|token| format!("?token={token}"));
-        let url = self
-            .address
-            .url(&format!("{path}{}", query.unwrap_or_default()));
+        let url = self.url(&format!("{path}{}", query.unwrap_or_default()));
         let fingerprint = self.fingerprint.as_ref().filter(|_| self.address.is_tls());
         let trust = fingerprint.map_or(String::new(), |one| format!("--fingerprint {one} "));
         format!("{} {command} {trust}'{url}'", self.program)

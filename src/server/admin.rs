@@ -40,6 +40,12 @@ fn is_metadata_path(path: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
+/// Whether a request need not be below the base path. Probes do not come through the proxy, and the metadata have a path of their
+/// own at the beginning of the proxy's paths.
+pub(super) fn needs_no_base(request: &Request<'_>) -> bool {
+    is_open(request) || (is_for(request) && is_metadata_path(request.path()))
+}
+
 /// Whether a request is for the server itself. A WebSocket upgrade is for the service, whatever its path.
 pub(super) fn is_for(request: &Request<'_>) -> bool {
     !request.wants_websocket() && is_admin_path(request.path())

@@ -66,6 +66,9 @@ pub struct Config {
     pub auth_scope: Scope,
     /// Which clients may connect.
     pub access: Access,
+    /// The beginning of all paths, such as `/tools/outrigger`, if a proxy passes on the paths below it unchanged. Requests outside get
+    /// 404, except for probes. Services see paths without it. Empty: there is none.
+    pub base_path: String,
     /// The maximum number of connected clients, at most 1,048,575. Further handshakes get 503. As many connections
     /// again may be in their handshake; beyond that, connections wait in the kernel's queue.
     pub max_clients: usize,
@@ -186,6 +189,9 @@ impl Config {
         if self.max_clients_per_principal == Some(0) {
             return wrong("max_clients_per_principal", "must be at least 1");
         }
+        if !self.base_path.is_empty() && !is_base_path(&self.base_path) {
+            return wrong("base_path", "must have the form /NAME or /NAME/NAME");
+        }
         let is_field_name = |name: &str| !name.is_empty() && name.bytes().all(is_token_byte);
         if !self.auth_header.as_deref().is_none_or(is_field_name) {
             return wrong("auth_header", "must be the name of a header");
@@ -304,6 +310,7 @@ impl Default for Config {
             auth_header: None,
             auth_scope: Scope::All,
             access: Access::default(),
+            base_path: String::new(),
             max_clients: Self::MAX_CLIENTS,
             max_clients_per_address: None,
             max_clients_per_principal: None,
@@ -363,6 +370,16 @@ fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_.!#$%&'*+^`|~".contains(&byte)
 }
 
+/// Whether a text can be the [beginning of all paths](Config::base_path).
+pub(crate) fn is_base_path(text: &str) -> bool {
+    let is_name = |name: &str| {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+        !matches!(name, "" | "." | "..") && name.bytes().all(is_plain)
+    };
+    text.strip_prefix('/')
+        .is_some_and(|names| names.split('/').all(is_name))
+}
+
 /// A setting of a [`Config`] that is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConfigError {
@@ -398,7 +415,11 @@ mod tests {
     #[test]
     fn a_setting_that_is_not_valid_is_named() {
         type Spoil = fn(&mut Config);
-        let cases: [(&str, Spoil); 13] = [
+        let cases: [(&str, Spoil); 15] = [
+            ("base_path", |config| {
+                config.base_path = "/tools/".to_owned()
+            }),
+            ("base_path", |config| config.base_path = "tools".to_owned()),
             ("listen", |config| config.listen.clear()),
             ("max_clients", |config| config.max_clients = 0),
             ("max_clients", |config| config.max_clients = 1 << 20),

@@ -76,6 +76,8 @@ pub use address::{Listen, ListenAddress, ParseListenError, Remote};
 pub(crate) use admin::is_reserved_path;
 pub(crate) use capacity::too_little_memory;
 pub use client::Keep;
+#[cfg(feature = "cli")]
+pub(crate) use config::is_base_path;
 pub use config::{Config, ConfigError, ResumeConfig};
 pub use connector::{Connect, ConnectError, ParseTargetError, Proxies, Retry, Target};
 pub use context::Context;

@@ -40,7 +40,11 @@ pub(super) fn handle_http<S: Service>(
     let rejected = match event {
         HttpEvent::Head(head) => return handle_head(ctx, service, id, &head),
         HttpEvent::Call { head, body } => match Request::parse(&head) {
-            Ok(request) => return handle_call(ctx, service, id, &request, &body),
+            Ok(mut request) => {
+                // The head was accepted before, so the path is below the base path or needs none.
+                request.take_base(&ctx.config().base_path);
+                return handle_call(ctx, service, id, &request, &body);
+            }
             Err(rejection) => rejection,
         },
         HttpEvent::Proxied(address) => return ctx.core.set_proxied(id, address),
@@ -53,8 +57,9 @@ pub(super) fn handle_http<S: Service>(
 /// Answers a request head, or waits for the request's body.
 fn handle_head<S: Service>(ctx: &mut Context, service: &mut S, id: ClientId, head: &[u8]) {
     let max_headers = ctx.config().limits.max_headers;
-    let answered = Request::parse_within(head, max_headers).and_then(|request| {
-        route(ctx, service, id, &request, head)
+    let answered = Request::parse_within(head, max_headers).and_then(|mut request| {
+        let is_known = request.take_base(&ctx.config().base_path) || admin::needs_no_base(&request);
+        route(ctx, service, id, &request, head, is_known)
             .map_err(|rejection| with_path(rejection, &request, &ctx.core.env))
     });
     if let Err(rejection) = answered {
@@ -72,15 +77,21 @@ fn with_path(rejection: Rejection, request: &Request<'_>, env: &Env) -> Rejectio
     rejection.at(&shown[..shown.floor_char_boundary(MAX_REJECTED_PATH)])
 }
 
-/// Asks the service how it handles the request, checks access, and upgrades or answers the request, or waits for its body.
+/// Asks the service how it handles the request, checks access, and upgrades or answers the request, or waits for its body. With
+/// `is_known` false, the path is not below the base path.
 fn route<S: Service>(
     ctx: &mut Context,
     service: &mut S,
     id: ClientId,
     request: &Request<'_>,
     head: &[u8],
+    is_known: bool,
 ) -> Result<(), Rejection> {
     ctx.core.forward(id, request)?;
+    if !is_known {
+        let why = format!("paths begin with {}/", ctx.config().base_path);
+        return Err(Rejection::not_found().detail(why));
+    }
     // A longer path is not searched for tokens, which would take time.
     if request.path().len() > MAX_PATH {
         let why = format!("the path is longer than {MAX_PATH} bytes");

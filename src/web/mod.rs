@@ -1,6 +1,6 @@
 //! The pages for browsers: a terminal, an agent, and the console.
 //!
-//! The pages and their files, which are part of the program and compressed with gzip, hold nothing secret, so they need no
+//! The pages and their files, which are part of the program, hold nothing secret, so they need no
 //! token. A page gets its token from the fragment of its address or from its user, and presents it with each request that it
 //! makes.
 
@@ -122,15 +122,15 @@ impl Site {
                 .ok_or_else(Rejection::not_found)?,
         };
         let file = find_file(name).ok_or_else(Rejection::not_found)?;
-        if !accepts_gzip(request) {
-            let why = "the pages are compressed with gzip, which this request does not accept";
+        if !file.is_html() && !accepts_gzip(request) {
+            let why = "the files of the pages are compressed with gzip, which this request does not accept";
             return Err(Rejection::new(StatusCode::NOT_ACCEPTABLE, why));
         }
         let mut known = request.list("if-none-match");
         let response = if known.any(|tag| tag.trim_start_matches("W/") == file.entity_tag) {
             Response::new(StatusCode::NOT_MODIFIED, "", b"".as_slice())
         } else {
-            file.response()
+            file.response(path)
         };
         // Programs get something else at the path of a page.
         let vary = match file_name {
@@ -205,7 +205,8 @@ impl Service for Site {
     }
 }
 
-/// The files: their names, their entity tags, and their compressed contents. `build.rs` writes this table.
+/// The files: their names, their entity tags, and their contents, which are compressed unless they are HTML. `build.rs` writes this
+/// table.
 const FILES: &[(&str, &str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/pages.rs"));
 
 /// A file of a page.
@@ -214,16 +215,16 @@ struct File {
     name: &'static str,
     /// The entity tag (RFC 9110 section 8.8.3), which changes with the content.
     entity_tag: &'static str,
-    compressed: &'static [u8],
+    content: &'static [u8],
 }
 
 /// The file of this name.
 fn find_file(name: &str) -> Option<File> {
-    let (name, entity_tag, compressed) = *FILES.iter().find(|file| file.0 == name)?;
+    let (name, entity_tag, content) = *FILES.iter().find(|file| file.0 == name)?;
     Some(File {
         name,
         entity_tag,
-        compressed,
+        content,
     })
 }
 
@@ -238,10 +239,30 @@ impl File {
         }
     }
 
-    /// The file as a response.
-    fn response(self) -> Response {
-        Response::new(StatusCode::OK, self.media_type(), self.compressed)
-            .field("Content-Encoding", "gzip")
+    fn is_html(self) -> bool {
+        self.name.ends_with(".html")
+    }
+
+    /// The file as a response to a request for `path`.
+    ///
+    /// A proxy may have the server's paths below a path of its own, which the server does not know. So the addresses in HTML are
+    /// relative to the path, and scripts and style sheets use addresses that are relative to their own.
+    fn response(self, path: &str) -> Response {
+        if !self.is_html() {
+            return Response::new(StatusCode::OK, self.media_type(), self.content)
+                .field("Content-Encoding", "gzip");
+        }
+        let html = String::from_utf8_lossy(self.content);
+        let html = html.replace("\"/.outrigger/", &format!("\"{}.outrigger/", root_of(path)));
+        Response::new(StatusCode::OK, self.media_type(), html.into_bytes())
+    }
+}
+
+/// The relative address of `/` in a page at `path`.
+fn root_of(path: &str) -> String {
+    match path.matches('/').count() {
+        0 | 1 => "./".to_owned(),
+        slashes => "../".repeat(slashes - 1),
     }
 }
 
@@ -263,14 +284,33 @@ mod tests {
     }
 
     #[test]
+    fn addresses_in_html_are_relative_to_the_page() {
+        // The bug: behind a proxy with a path of its own, such as /tools/, the pages looked for their files at /.outrigger/.
+        for (path, root) in [
+            ("/", "./"),
+            ("/terminal", "./"),
+            ("/process/", "../"),
+            ("/process/by-name/x", "../../"),
+            ("//x", "../"),
+        ] {
+            assert_eq!(root_of(path), root, "{path}");
+        }
+    }
+
+    #[test]
     fn every_file_is_compressed_and_names_only_files_that_are_there() {
         for page in ["console.html", "agent.html", "terminal.html"] {
             assert!(find_file(page).is_some(), "{page}");
         }
         assert_eq!(find_file("xterm.mjs").is_some(), cfg!(feature = "web"));
-        for (name, tag, compressed) in FILES {
-            let text = decompress(compressed);
+        for (name, tag, content) in FILES {
+            let text = if name.ends_with(".html") {
+                String::from_utf8(content.to_vec()).expect("UTF-8")
+            } else {
+                decompress(content)
+            };
             assert!(!text.is_empty() && tag.len() > 2, "{name}");
+            assert!(name.ends_with(".html") || !text.contains("\"/.outrigger/web/"));
             let named = ["\"/.outrigger/web/", "from \"./", "import(\"./"];
             for part in named.iter().flat_map(|prefix| text.split(prefix).skip(1)) {
                 let named = part.split('"').next().unwrap_or_default();

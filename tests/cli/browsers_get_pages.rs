@@ -361,6 +361,67 @@ fn a_route_at_the_root_wins_over_the_console() {
 }
 
 #[test]
+fn all_paths_can_begin_with_that_of_a_proxy() {
+    // The bug: behind a proxy that passes paths on unchanged, nothing was found.
+    let config = json!({"routes": {
+        "/terminal": {"terminal": {"command": ["cat"]}},
+        "/process": {"processes": {}},
+    }});
+    let mut server = Server::start_with(&["serve", "--base-path", "/tools/x/"], &[], &config);
+    for (path, root) in [
+        ("/tools/x/", "\"./"),
+        ("/tools/x/terminal", "\"./"),
+        ("/tools/x/process/by-name/y", "\"../../"),
+    ] {
+        let text = server.send(&format!("GET {path}"), BROWSER).text();
+        let file = format!("{root}.outrigger/web/common.css");
+        assert!(text.contains(&file), "{path}: {text}");
+        assert!(!text.contains("\"/"), "{path}: {text}");
+    }
+    for (path, status) in [
+        ("/tools/x/.outrigger/web/common.js", 200),
+        ("/tools/x/status", 200),
+        ("/tools/x/process", 200),
+        ("/tools/x/healthz", 200),
+        // Probes do not come through the proxy.
+        ("/healthz", 200),
+        ("/readyz", 200),
+        ("/status", 404),
+        ("/terminal", 404),
+        ("/.outrigger/web/common.js", 404),
+        ("/tools/x", 404),
+        ("/tools/xy/status", 404),
+        ("/tools/x/tools/x/status", 404),
+    ] {
+        let line = format!("GET {path}");
+        assert_eq!(server.status(&line, AUTHORIZED), status, "{path}");
+    }
+    // A call with a body, whose path is read twice.
+    let body = r#"{"command":"true"}"#;
+    let fields = format!(
+        "{AUTHORIZED}Content-Type: application/json\r\nContent-Length: {}\r\n",
+        body.len()
+    );
+    let mut wire = Wire::open(server.address);
+    let head = format!("POST /tools/x/process/exec HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n");
+    wire.send(format!("{head}{body}").as_bytes());
+    assert_eq!(Answer::read(wire, "POST").status, 200);
+    let mut wire = Wire::open(server.address);
+    let handshake = String::from_utf8(request("/tools/x/terminal")).expect("ASCII");
+    let fields = format!("{AUTHORIZED}Upgrade:");
+    wire.send(handshake.replacen("Upgrade:", &fields, 1).as_bytes());
+    assert!(wire.read_head().starts_with("HTTP/1.1 101 "));
+    server.program.signal(Signal::TERM);
+    server.program.wait();
+    let lines = server.program.rest();
+    let expected = format!("console at http://{}/tools/x/", server.address);
+    assert!(
+        lines.iter().any(|line| line.ends_with(&expected)),
+        "{lines:?}"
+    );
+}
+
+#[test]
 fn no_spelling_of_a_path_skips_the_token() {
     let server = Server::with_all_pages();
     for path in [

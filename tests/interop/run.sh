@@ -55,6 +55,7 @@ run_web() {
   node_modules
   export NODE_PATH=$tools/node_modules
   node tests/interop/web_terminal.js
+  node tests/interop/web_prefix.js
   node tests/interop/web_console.js
   node tests/interop/web_agent.js
 }

@@ -1,5 +1,7 @@
 //! Flags for access control and for the path to serve.
 
+use crate::server::is_base_path;
+
 use super::{Flag, Takes, put, samples};
 
 pub(crate) const TOKEN_FILE: Flag = Flag {
@@ -125,6 +127,21 @@ pub(super) const FLAGS: &[Flag] = &[
         },
         accepts: samples(&["/", "/chat", "/chat/..."]),
         rejects: &["chat"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "base-path",
+        takes: Takes::One("PATH"),
+        help: "beginning of all paths, such as /tools/outrigger, if a proxy passes on the paths below it unchanged; not needed if the proxy removes it",
+        set: |settings, value| {
+            let base = value.trim_end_matches('/');
+            if !is_base_path(base) {
+                return Err(format!("'{value}' is not a path such as /tools/outrigger"));
+            }
+            put(&mut settings.server.base_path, Ok(base.to_owned()))
+        },
+        accepts: samples(&["/tools", "/tools/outrigger/"]),
+        rejects: &["", "/", "tools", "/a//b", "/a b", "/a?b", "/../x"],
         ..Flag::BASE
     },
 ];

@@ -164,6 +164,16 @@ impl<'a> Request<'a> {
         self.path
     }
 
+    /// Takes `base` off the beginning of the path, so that `/tools/x` below `/tools` becomes `/x`. Returns `false` if the path is not
+    /// below `base`, and then changes nothing.
+    #[cfg(feature = "server")]
+    pub(crate) fn take_base(&mut self, base: &str) -> bool {
+        let below = self.path.strip_prefix(base);
+        let below = below.filter(|rest| rest.starts_with('/'));
+        self.path = below.unwrap_or(self.path);
+        below.is_some()
+    }
+
     /// The query without the question mark, not decoded.
     pub fn query(&self) -> Option<&'a str> {
         self.query
