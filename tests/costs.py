@@ -212,11 +212,20 @@ class HttpClient:
         head = f"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n{fields}\r\n"
         self.socket.sendall(head.encode() + body)
         assert self.answers.readline().startswith(b"HTTP/1.1 200 ")
-        length = 0
+        length = None
         while (line := self.answers.readline().strip().lower()) != b"":
             if line.startswith(b"content-length:"):
                 length = int(line.split(b":")[1])
-        return self.answers.read(length)
+        return self.read_events() if length is None else self.answers.read(length)
+
+    def read_events(self):
+        """Returns the message of an event stream. A server begins one if its program takes long to answer, as on a busy machine."""
+        stream = b""
+        while size := int(self.answers.readline(), 16):
+            stream += self.answers.read(size)
+            self.answers.readline()
+        self.answers.readline()
+        return re.findall(rb"^data: ?(.+)$", stream, re.M)[-1]
 
 
 def tools(size):
