@@ -120,6 +120,22 @@ fn route(name: &str, entry: &Map<String, Value>) -> Result<Settings, String> {
     Ok(route)
 }
 
+/// The variables that VS Code and Cursor replace, and whose names could also be those of the environment.
+const EDITOR_VARIABLES: [&str; 12] = [
+    "workspaceFolder",
+    "workspaceFolderBasename",
+    "workspaceRoot",
+    "userHome",
+    "pathSeparator",
+    "cwd",
+    "execPath",
+    "file",
+    "fileWorkspaceFolder",
+    "fileDirname",
+    "relativeFile",
+    "defaultBuildTask",
+];
+
 /// Replaces `${NAME}`, `${NAME:-DEFAULT}` and `${env:NAME}` by variables of the environment.
 fn expanded(text: &str) -> Result<String, String> {
     let mut result = String::new();
@@ -138,9 +154,14 @@ fn expanded(text: &str) -> Result<String, String> {
         match (known, default) {
             (Some(Some(value)), _) => result.push_str(&value),
             (Some(None), Some(default)) => result.push_str(default),
-            (Some(None), None) => {
+            (Some(None), None) if !EDITOR_VARIABLES.contains(&name) => {
                 return Err(format!(
                     "the variable ${{{inner}}} of the environment is not set"
+                ));
+            }
+            (Some(None), None) => {
+                return Err(format!(
+                    "only an editor knows ${{{inner}}}: write its value instead"
                 ));
             }
             (None, _) => return Err(format!("the variable ${{{inner}}} is not supported")),
@@ -298,6 +319,10 @@ mod tests {
             (
                 r#"{"servers":{"a":{"command":"${NO_SUCH_VARIABLE}"}}}"#,
                 "\"a\": the variable ${NO_SUCH_VARIABLE} of the environment is not set",
+            ),
+            (
+                r#"{"servers":{"a":{"command":"x","cwd":"${workspaceFolder}"}}}"#,
+                "\"a\": only an editor knows ${workspaceFolder}: write its value",
             ),
             (r#"{"servers":{"a":{"command":"${A"}}}"#, "without"),
             (

@@ -22,6 +22,8 @@ struct Session {
     pending: BTreeMap<u64, u64>,
     wants: BTreeSet<&'static str>,
     level: Option<usize>,
+    /// The levels that it has asked for and the process has not confirmed, by serial numbers.
+    levels: BTreeMap<u64, usize>,
     /// The requests from the process: their ids, and the process's own ids.
     asked: BTreeMap<u64, u64>,
 }
@@ -90,7 +92,8 @@ impl World {
                 let level = usize::from(argument >> 4) % LEVELS.len();
                 let params = json!({"level": LEVELS[level]});
                 if self.call_with(number, id, "logging/setLevel", params) {
-                    self.session(number).level = Some(level);
+                    let serial = self.serial;
+                    self.session(number).levels.insert(serial, level);
                 }
             }
             (7, Some(number)) => self.cancel(number, id),
@@ -211,8 +214,7 @@ impl World {
         self.mux.end(fails, &mut out);
         for session in self.sessions.values_mut() {
             session.asked.clear();
-            // A level that the process has not confirmed is taken back.
-            session.level = None;
+            session.levels.clear();
         }
         self.take(out, None);
         let waits = self.sessions.values().map(|session| session.pending.len());
@@ -236,7 +238,13 @@ impl World {
             return;
         };
         self.received.remove(&id);
-        let answer = json!({"jsonrpc": "2.0", "id": id, "result": {"for": [number, serial]}});
+        let mut answer = json!({"jsonrpc": "2.0", "id": id, "result": {"for": [number, serial]}});
+        let mut sessions = self.sessions.values();
+        let sets_level = sessions.any(|session| session.levels.contains_key(&serial));
+        if sets_level && argument.is_multiple_of(3) {
+            answer =
+                json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32602, "message": "no"}});
+        }
         self.process_sends(&answer);
         if argument.is_multiple_of(4) {
             self.process_sends(&answer);
@@ -406,7 +414,9 @@ impl World {
                     .pending
                     .remove(&own)
                     .expect("it waits, and is answered once");
+                let level = session.levels.remove(&serial);
                 if let Some(to) = message["result"]["for"].as_array() {
+                    session.level = level.or(session.level);
                     assert_eq!(*to, [json!(number), json!(serial)], "the answer is its own");
                 }
                 assert!(message["result"]["capabilities"]["tasks"].is_null());

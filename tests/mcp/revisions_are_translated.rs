@@ -38,6 +38,9 @@ const SERVER: &str = r#"
             echo '{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"memo:a/part"}}'
             echo '{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"memo:a"}}'
             printf '{"jsonrpc":"2.0","id":%s,"result":{"content":[]}}\n' "$id";;
+        *'"name":"flood"'*) long=$(head -c 30000 /dev/zero | tr '\0' x); n=0
+            while [ $n -lt 700 ]; do n=$((n+1)); printf '{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"memo:a/%s%s"}}\n' "$n" "$long"; done
+            printf '{"jsonrpc":"2.0","id":%s,"result":{"content":[]}}\n' "$id";;
         *'"name":"url"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32042,"message":"no","data":{"elicitations":[{"mode":"url","elicitationId":"e","url":"https://x"}]}}}\n' "$id";;
         *'"name":"never"'*) ;;
         *'"name":"exit"'*) exit 3;;
@@ -520,4 +523,75 @@ fn without_sharing_a_client_of_the_newer_revision_is_refused() {
         (refused.status, &refused.response()["error"]["code"]),
         (400, &json!(-32022))
     );
+}
+
+#[test]
+fn a_subscriber_that_reads_slowly_misses_no_change() {
+    // The bug: changes were dropped like progress while the subscriber was behind.
+    let options = ["--share", "all", "--max-outbound", "64MiB"];
+    let world = World::new("slow", &options);
+    let params = json!({"notifications": {"resourceSubscriptions": ["memo:a"]}});
+    let mut stream = world.request(json!("s"), "subscriptions/listen", params);
+    stream.event().expect("the acknowledgement");
+    let flood = json!({"name": "flood"});
+    let answer = world.request(json!(1), "tools/call", flood).response();
+    assert_eq!(answer["id"], 1, "{answer}");
+    for number in 1..=700 {
+        let (_, change) = stream.event().expect("a change");
+        let uri = change["params"]["uri"].as_str().expect("a URI");
+        assert!(uri.starts_with(&format!("memo:a/{number}x")), "{number}");
+    }
+}
+
+#[test]
+fn a_call_whose_input_does_not_come_in_time_is_cancelled() {
+    let options = ["--share", "principal", "--input-timeout", "1s"];
+    let world = World::new("late", &options);
+    let call = |params| world.request(json!(1), "tools/call", params);
+    let (key, state) = question(&call(json!({"name": "ask"})).response());
+    eventually("the call is cancelled", || {
+        world.lines("notifications/cancelled") == 1
+    });
+    let input = json!({&key: {"action": "decline"}});
+    let late = call(json!({"name": "ask", "requestState": state, "inputResponses": input}));
+    assert_eq!(
+        (late.status, &late.response()["error"]["code"]),
+        (400, &json!(-32602))
+    );
+    assert_eq!(
+        (
+            figure_of(&world, "pending_requests"),
+            figure_of(&world, "kept_bytes")
+        ),
+        (0, 0)
+    );
+}
+
+#[test]
+fn an_error_lists_the_revisions_that_discovery_lists() {
+    // The bug: before a lazy server had run, the error listed all revisions, whatever the server supports.
+    for (share, has_newer) in [("none", false), ("principal", true)] {
+        let world = World::new(share, &["--start", "lazy", "--share", share]);
+        let token = "Authorization: Bearer 0123456789abcdef0123456789";
+        let key = "io.modelcontextprotocol/protocolVersion";
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": {key: "1900-01-01"}}});
+        let fields = [JSON, ANY, token, "MCP-Protocol-Version: 1900-01-01"];
+        let refused = send(world.address, "POST", &fields, &body.to_string());
+        assert_eq!(refused.status, 400);
+        let refused = refused.response();
+        assert_eq!(
+            (&refused["id"], &refused["error"]["data"]["requested"]),
+            (&json!(1), &json!("1900-01-01"))
+        );
+        let listed = &refused["error"]["data"]["supported"];
+        assert_eq!(listed[0] == STATELESS, has_newer, "{listed}");
+        let found = world.request(json!(2), "server/discover", json!({}));
+        let found = found.response();
+        let supported = match has_newer {
+            true => &found["result"]["supportedVersions"],
+            false => &found["error"]["data"]["supported"],
+        };
+        assert_eq!(supported, listed);
+        assert_eq!(figure_of(&world, "pending_requests"), 0);
+    }
 }

@@ -22,6 +22,7 @@ const SERVER: &str = r#"
         *'"method":"initialize"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"tasks":{}},"pid":%s}}\n' "$id" $$;;
         *'"method":"notifications/'*) ;;
         *'"result":'*|*'"error":'*) ;;
+        *setLevel*'"level":"info"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"no"}}\n' "$id";;
         *exit*) exit 3;;
         *ask*) echo '{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":{}}'
             printf '{"jsonrpc":"2.0","id":%s,"result":{}}\n' "$id";;
@@ -214,8 +215,15 @@ fn an_idle_process_is_stopped_and_starts_with_the_next_request() {
 #[test]
 fn a_request_from_the_process_reaches_the_newest_session_of_a_person_and_nobody_among_several() {
     let token = TraceFile::new("mcp-share-token");
-    std::fs::write(token.path(), "secret-of-somebody-1234567890\n").expect("a file");
-    for (share, status) in [("principal", 1), ("all", 0)] {
+    // Several persons may use a token without a name.
+    let cases = [
+        ("principal", "ada all ", 1),
+        ("principal", "", 0),
+        ("all", "ada all ", 0),
+    ];
+    for (share, name, status) in cases {
+        let tokens = format!("{name}secret-of-somebody-1234567890\n");
+        std::fs::write(token.path(), tokens).expect("a file");
         let options = ["--listen", "127.0.0.1:0", "--share", share, "--token-file"];
         let log = TraceFile::new("mcp-share-ask");
         let (script, token) = (script(&log), token.path());
@@ -638,4 +646,61 @@ fn a_request_with_the_method_of_a_notification_is_refused() {
     let answer = other.send(call);
     assert_eq!(lines(&log, "notifications/cancelled"), 0);
     assert!(answer.response()["error"].is_object());
+}
+
+#[test]
+fn a_level_that_the_process_refuses_changes_nothing() {
+    // The bug: the process was thought to have the level that it had refused.
+    let (server, log) = serve("level", &["--share", "all"]);
+    let session = Session::begin(server.address());
+    let mut codes = Vec::new();
+    for level in ["error", "info"] {
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "logging/setLevel", "params": {"level": level}});
+        codes.push(session.send(call).response()["error"]["code"].clone());
+    }
+    assert_eq!(codes, [Value::Null, json!(-32602)]);
+    eventually("the process is told the level that holds", || {
+        lines(&log, r#""level":"error""#) == 2
+    });
+}
+
+#[test]
+fn an_unused_process_that_does_not_run_makes_room_at_once() {
+    // The bug: it was forgotten, but the session was refused nevertheless.
+    let options = ["--share", "all", "--start", "lazy", "--max-sessions", "2"];
+    let idle = ["--process-idle", "1s"];
+    let (server, _log) = serve("room-idle", &[&options[..], &idle].concat());
+    let address = server.address();
+    let session = Session::begin(address);
+    eventually("the process is stopped", || {
+        figure(address, "processes") == 0
+    });
+    assert_eq!(send(address, "DELETE", &[&session.field], "").status, 204);
+    assert_eq!(begin(address, "2025-06-18", json!({}), &[]).status, 200);
+}
+
+#[test]
+fn the_subscriptions_of_all_sessions_of_a_principal_are_limited() {
+    let (server, _log) = serve("subscriptions", &["--share", "all"]);
+    let address = server.address();
+    let uri = |number: usize| format!("memo:{number}/{}", "x".repeat(60_000));
+    let subscribe = |session: &Session, number: usize| {
+        let params = json!({"uri": uri(number)});
+        let call =
+            json!({"jsonrpc": "2.0", "id": 1, "method": "resources/subscribe", "params": params});
+        session.send(call).response()["error"]["code"].clone()
+    };
+    let sessions: Vec<Session> = (0..18).map(|_| Session::begin(address)).collect();
+    let codes: Vec<Value> = sessions
+        .iter()
+        .enumerate()
+        .map(|(number, session)| subscribe(session, number))
+        .collect();
+    let refused = codes.iter().position(|code| *code == -32602);
+    assert_eq!(refused, Some(17), "{codes:?}");
+    assert_eq!(
+        send(address, "DELETE", &[&sessions[0].field], "").status,
+        204
+    );
+    assert_eq!(subscribe(&sessions[17], 17), Value::Null);
 }

@@ -131,6 +131,17 @@ const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
+        name: "input-timeout",
+        takes: Takes::One("TIME"),
+        default: Some("10m"),
+        help: "how long a call of a client of 2026-07-28 to an older server waits for the input that the client was asked for; after that, it is cancelled",
+        set: |settings, value| {
+            settings.mcp.input_timeout = duration(value)?;
+            Ok(())
+        },
+        ..Flag::BASE
+    },
+    Flag {
         name: "session-idle",
         takes: Takes::One("TIME"),
         default: Some("30m"),

@@ -1,30 +1,49 @@
-//! How much of what waits for a process belongs to which principal.
+//! How much of what a process keeps or waits for belongs to which principal.
 
 use std::collections::HashMap;
 
 use super::process::MAX_UNREAD;
 use crate::Principal;
 
-/// The bytes of requests that wait for a process to start. Principals without such requests have no entry.
-#[derive(Debug, Default)]
-pub(super) struct HeldBytes(HashMap<Principal, usize>);
+/// The bytes that principals hold: of requests that wait for a process to start, or of subscriptions. Principals that hold nothing have
+/// no entry.
+#[derive(Debug)]
+pub(super) struct HeldBytes {
+    most_each: usize,
+    each: HashMap<Principal, usize>,
+}
+
+impl Default for HeldBytes {
+    /// For requests.
+    fn default() -> Self {
+        Self::new(MAX_UNREAD)
+    }
+}
 
 impl HeldBytes {
-    /// Whether a principal may hold a message of this length. One that holds nothing always may.
+    /// A principal holds at most `most_each` bytes.
+    pub(super) fn new(most_each: usize) -> Self {
+        Self {
+            most_each,
+            each: HashMap::new(),
+        }
+    }
+
+    /// Whether a principal may hold so many bytes more. One that holds nothing always may.
     pub(super) fn has_room(&self, principal: &Principal, length: usize) -> bool {
-        let held = self.0.get(principal);
-        held.is_none_or(|held| length <= MAX_UNREAD.saturating_sub(*held))
+        let held = self.each.get(principal);
+        held.is_none_or(|held| length <= self.most_each.saturating_sub(*held))
     }
 
     pub(super) fn add(&mut self, principal: &Principal, length: usize) {
-        *self.0.entry(principal.clone()).or_default() += length;
+        *self.each.entry(principal.clone()).or_default() += length;
     }
 
     pub(super) fn remove(&mut self, principal: &Principal, length: usize) {
-        if let Some(held) = self.0.get_mut(principal) {
+        if let Some(held) = self.each.get_mut(principal) {
             *held -= length;
             if *held == 0 {
-                self.0.remove(principal);
+                self.each.remove(principal);
             }
         }
     }
@@ -45,6 +64,6 @@ mod tests {
         held.remove(&ada, MAX_UNREAD);
         assert!(held.has_room(&ada, MAX_UNREAD - 5) && !held.has_room(&ada, MAX_UNREAD - 4));
         held.remove(&ada, 5);
-        assert!(held.0.is_empty());
+        assert!(held.each.is_empty());
     }
 }

@@ -65,12 +65,10 @@ impl HttpError {
     }
 
     /// If this error lists the supported revisions, replaces them with those of the program, which are JSON.
-    pub(super) fn with_versions(mut self, versions: Option<&str>) -> Self {
+    pub(super) fn with_versions(mut self, versions: &str) -> Self {
         let data = self.data.as_deref().unwrap_or_default();
         let listed = member(data, &(0..data.len()), "supported");
-        if let (code::UNSUPPORTED_VERSION, Some(versions), Some(listed)) =
-            (self.code, versions, listed)
-        {
+        if let (code::UNSUPPORTED_VERSION, Some(listed)) = (self.code, listed) {
             self.data = Some(splice(data, &mut [(listed, versions)]).concat());
         }
         self

@@ -195,7 +195,7 @@ impl Hub {
             sessions: Quota::new(config.max_sessions, config.max_sessions_each),
             beginnings: Delays::new(Some(ANSWER_TIME)),
             timeouts: Delays::new(config.request_timeout),
-            inputs: Delays::new(Some(super::INPUT_TIME)),
+            inputs: Delays::new(config.input_timeout),
             initializations: Delays::new(config.initialize_timeout),
             counts: Counts::default(),
         }

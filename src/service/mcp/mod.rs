@@ -1,8 +1,8 @@
 //! MCP servers on the network: a program that speaks the Model Context Protocol on its standard streams, behind Streamable HTTP.
 //!
 //! Requests of revision 2026-07-28 are independent of each other. A small pool of processes answers them ([`pool`]). The revisions before
-//! have sessions, each with a process of its own ([`session`]). Clients can also use WebSocket on the same path, each with a
-//! process of its own.
+//! have sessions ([`session`]), each with a process of its own, or several with one ([`shared`]). If the program supports only older
+//! revisions, requests of 2026-07-28 are translated for a shared process ([`to_older`]). Clients can also use WebSocket on the same path, each with a process of its own.
 
 mod headers;
 mod held_bytes;
@@ -34,9 +34,6 @@ const EARLIER_VERSIONS: [&str; 2] = ["2024-11-05", "2024-10-07"];
 
 /// The first revision whose clients take an event with an id and no data, which lets them resume before the first message.
 const FIRST_PRIMED: &str = "2025-11-25";
-
-/// How long a call waits for the input that its client was asked for, if the revisions of the client and the server differ.
-const INPUT_TIME: Duration = Duration::from_secs(10 * 60);
 
 /// Whether streams for clients of this revision begin with an event without data.
 fn takes_priming(version: &str) -> bool {
@@ -97,6 +94,9 @@ pub struct McpConfig {
     pub initialize_timeout: Option<Duration>,
     /// How long a request may wait for its answer. `None` is no limit.
     pub request_timeout: Option<Duration>,
+    /// How long a call waits for the input that its client was asked for, if the client speaks revision 2026-07-28 and the server an older
+    /// one. `None` is no limit.
+    pub input_timeout: Option<Duration>,
     /// Which sessions share a process.
     pub share: McpShare,
     /// When the first process starts.
@@ -140,6 +140,7 @@ impl McpConfig {
             restart_limit: RestartLimit::default(),
             initialize_timeout: Some(Duration::from_secs(30)),
             request_timeout: None,
+            input_timeout: Some(Duration::from_secs(10 * 60)),
             share: McpShare::None,
             process_idle: Some(Duration::from_secs(10 * 60)),
             start: McpStart::Now,

@@ -14,7 +14,7 @@ use crate::service::mcp::http_error::HttpError;
 use crate::service::mcp::hub::{Call, Hub};
 use crate::service::mcp::reply::Reply;
 use crate::service::mcp::shared::with_parents;
-use crate::{Context, Principal, StatusCode};
+use crate::{ClientId, Context, Principal, StatusCode};
 
 /// The maximum length of a `subscriptions/listen` request, which is kept while the subscription lasts.
 const MAX_SUBSCRIPTION: usize = 64 << 10;
@@ -86,7 +86,7 @@ impl Pool {
         match self.accept(hub, envelope, is_subscription, &reply, &principal) {
             Ok((slot, ids)) => {
                 let request = self.ids.next();
-                hub.callers.insert(reply.caller, Call::Pool(request));
+                let caller = reply.caller;
                 let text = ids.replace(envelope.text, request, None, |parts| parts.concat());
                 self.last_used = ctx.now();
                 let is_running = self.slots[slot].program.is_running();
@@ -103,6 +103,7 @@ impl Pool {
                     }),
                     lists_tools: method == "tools/list",
                     held: None,
+                    refusal: None,
                 };
                 let pending = Forwarded {
                     process: slot,
@@ -110,8 +111,7 @@ impl Pool {
                     sender_ids: Some(ids.read(envelope.text)),
                     call: purpose,
                 };
-                self.requests.insert(request, pending);
-                self.slots[slot].pending += 1;
+                self.insert(ctx, hub, caller, pending);
                 if is_held {
                     self.hold(request, text);
                     self.start_held(ctx, slot);
@@ -123,14 +123,27 @@ impl Pool {
                 if !is_held {
                     self.begin_delay(ctx, hub, request);
                 }
-                let call = Call::Pool(request);
-                hub.timeouts.push(ctx, call, |call| match call {
-                    Call::Pool(id) => self.is_waiting(id),
-                    Call::Session(..) | Call::Translated(..) => true,
-                });
             }
             Err(error) => reply.reject(ctx, &error.with_id(own_id), true),
         }
+    }
+
+    /// Adds a request of a caller to the table, and begins its time limit.
+    pub(super) fn insert(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        caller: ClientId,
+        request: PendingRequest,
+    ) {
+        let call = Call::Pool(request.upstream_id);
+        hub.callers.insert(caller, call);
+        self.slots[request.process].pending += 1;
+        self.requests.insert(request.upstream_id, request);
+        hub.timeouts.push(ctx, call, |call| match call {
+            Call::Pool(id) => self.is_waiting(id),
+            Call::Session(..) | Call::Translated(..) => true,
+        });
     }
 
     /// Begins the delay after which the answer to a request becomes a stream.
@@ -353,6 +366,16 @@ impl Filter {
             prompts: is_true("promptsListChanged"),
             resources: is_true("resourcesListChanged"),
             uris,
+        }
+    }
+
+    /// All changes of lists.
+    pub(crate) fn lists() -> Self {
+        Self {
+            tools: true,
+            prompts: true,
+            resources: true,
+            uris: BTreeSet::new(),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Pool, PoolChange, Purpose, Support};
-use crate::service::jsonrpc::{Envelope, MessageKind, splice};
+use crate::service::jsonrpc::{Envelope, Forwarded, MessageKind, SenderIds, splice};
 use crate::service::mcp::http_error::HttpError;
 use crate::service::mcp::hub::Hub;
 use crate::service::mcp::reply::Reply;
@@ -33,6 +33,9 @@ impl Pool {
     /// Sends a process of 2026-07-28 the requests that have waited for it. It has got the subscriptions.
     pub(super) fn send_held(&mut self, ctx: &mut Context, hub: &mut Hub, slot: usize) {
         for id in std::mem::take(&mut self.waiting) {
+            if self.refuse_held(ctx, hub, id) {
+                continue;
+            }
             let Some(request) = self.requests.get_mut(id) else {
                 continue;
             };
@@ -56,6 +59,59 @@ impl Pool {
                 self.begin_delay(ctx, hub, id);
             }
         }
+    }
+
+    /// Refuses a request of an unknown revision as soon as it is known which revisions the program supports. The error lists them.
+    pub(crate) fn refuse_later(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        refusal: HttpError,
+        reply: Reply,
+    ) {
+        let principal = ctx.principal(reply.caller);
+        if let Err(error) = hub.take_request(&principal) {
+            return reply.reject(ctx, &error, false);
+        }
+        let id = self.ids.next();
+        let caller = reply.caller;
+        let request = Forwarded {
+            process: 0,
+            upstream_id: id,
+            sender_ids: Some(SenderIds {
+                id: "null".into(),
+                progress_token: None,
+            }),
+            call: Purpose::Call {
+                reply,
+                principal,
+                listens: None,
+                lists_tools: false,
+                held: None,
+                refusal: Some(Box::new(refusal)),
+            },
+        };
+        self.last_used = ctx.now();
+        self.insert(ctx, hub, caller, request);
+        self.hold(id, String::new());
+        self.start_held(ctx, 0);
+    }
+
+    /// Refuses a request that was held for this. Returns false if it is another one.
+    pub(super) fn refuse_held(&mut self, ctx: &mut Context, hub: &mut Hub, id: u64) -> bool {
+        let request = self.requests.get_mut(id);
+        let refusal = request.and_then(|request| match &mut request.call {
+            Purpose::Call { refusal, .. } => refusal.take(),
+            Purpose::Probe | Purpose::ListTools => None,
+        });
+        let Some(refusal) = refusal else {
+            return false;
+        };
+        let refusal = refusal.with_versions(&self.versions());
+        if let Some((reply, _)) = self.take_call(hub, id) {
+            reply.reject(ctx, &refusal, false);
+        }
+        true
     }
 
     /// Fails the requests that wait for a process that cannot be started.

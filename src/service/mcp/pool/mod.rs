@@ -7,6 +7,7 @@ mod from_client;
 mod from_process;
 mod held;
 
+use std::borrow::Cow;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use super::http_error::HttpError;
 use super::hub::Hub;
 use super::process::Process;
 use super::reply::Reply;
-use super::{McpConfig, McpShare, McpStart};
+use super::{McpConfig, McpShare, McpStart, to_older};
 use crate::service::child::{Keeper, OnFailure, ProgramPlace, code_and_signal, describe};
 use crate::service::jsonrpc::{Forwarded, Pending, RequestKind, UpstreamIds};
 use crate::sys::drop_code;
@@ -27,7 +28,8 @@ use crate::{Context, Principal, StatusCode, Time, TimerId};
 
 pub(super) use self::from_client::check_subscription;
 pub(super) use self::from_process::{
-    server_exited, status_of, subscription_ended, with_subscription,
+    server_exited, status_of, subscription_ended, with_meta, with_subscription,
+    without_subscription,
 };
 
 /// Which revisions the program supports.
@@ -57,6 +59,8 @@ enum Purpose {
         lists_tools: bool,
         /// The message, while the process is not ready.
         held: Option<Box<str>>,
+        /// The error that it gets as soon as the supported revisions are known, which the error lists.
+        refusal: Option<Box<HttpError>>,
     },
     /// Asks which revisions the process supports.
     Probe,
@@ -204,10 +208,16 @@ impl Pool {
         (self.translates || self.support != Support::Sessions).then_some(&self.tools)
     }
 
-    /// The revisions that the program says it supports, as JSON, if 2026-07-28 is one of them.
-    pub(super) fn versions(&self) -> Option<&str> {
-        let is_known = self.support == Support::Stateless;
-        self.versions.as_deref().filter(|_| is_known)
+    /// The revisions that errors list, as JSON: those that `server/discover` lists.
+    pub(super) fn versions(&self) -> Cow<'_, str> {
+        match &self.versions {
+            Some(versions) if self.support == Support::Stateless => Cow::Borrowed(versions),
+            _ => {
+                let is_served = |version: &&str| *version != STATELESS || self.tools().is_some();
+                let versions: Vec<&str> = to_older::versions().filter(is_served).collect();
+                Cow::Owned(serde_json::json!(versions).to_string())
+            }
+        }
     }
 
     /// The number of running processes.
@@ -378,6 +388,9 @@ impl Pool {
         let waiting = std::mem::take(&mut self.waiting);
         log::info!("the MCP server supports only revisions with sessions");
         for id in waiting {
+            if self.refuse_held(ctx, hub, id) {
+                continue;
+            }
             if self.translates {
                 let held = self.take_held(hub, id);
                 self.unserved.extend(held);

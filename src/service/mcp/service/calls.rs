@@ -17,6 +17,7 @@ use crate::service::mcp::request::{
     Accepts, Post, check_media_types, check_version, is_stateless, read_post,
 };
 use crate::service::mcp::session::{Session, Upstream};
+use crate::service::mcp::shared::Seat;
 use crate::sys::random_uuid;
 use crate::{ClientId, Context, Principal, Request, Response, StatusCode};
 
@@ -214,18 +215,10 @@ impl Mcp {
         principal: &Principal,
     ) -> Result<(), HttpError> {
         let id = random_uuid();
-        let sessions = &mut self.hub.sessions;
-        let mut is_full = None;
-        let may_add = || {
-            let taken = sessions.take(principal, 1);
-            is_full = taken.err();
-            taken.map_err(|full| too_many("sessions", full))
-        };
         let of_body = |name| envelope.of_body(name).map(|at| &envelope.text[at]);
         let version = of_body("protocolVersion").unwrap_or_default();
         let asked = (version, of_body("capabilities").unwrap_or("{}"));
-        let joined = self.shared.join(id, principal, asked, ctx.now(), may_add);
-        match joined {
+        match self.take_seat(ctx, id, principal, asked) {
             Ok(seat) => {
                 self.add_session(ctx, caller, id, principal, Upstream::Shared(seat));
                 let reply = reply.with_session(id.to_string());
@@ -237,11 +230,36 @@ impl Mcp {
             }
             Err(error) => {
                 self.hub.sessions.give_back(principal, 1);
-                if let Some(full) = is_full {
-                    self.make_room(ctx, full, principal);
-                }
                 Err(error)
             }
+        }
+    }
+
+    /// Takes a seat at the shared process for this revision and these capabilities, which are JSON. If there are too many processes, an
+    /// unused one makes room.
+    pub(super) fn take_seat(
+        &mut self,
+        ctx: &mut Context,
+        id: Uuid,
+        principal: &Principal,
+        asked: (&str, &str),
+    ) -> Result<Seat, HttpError> {
+        let mut has_made_room = false;
+        loop {
+            let sessions = &mut self.hub.sessions;
+            let mut is_full = None;
+            let may_add = || {
+                let taken = sessions.take(principal, 1);
+                is_full = taken.err();
+                taken.map_err(|full| too_many("sessions", full))
+            };
+            let joined = self.shared.join(id, principal, asked, ctx.now(), may_add);
+            match is_full {
+                // A process that runs still counts until it has exited. Then the client has to try again.
+                Some(full) if !has_made_room => self.make_room(ctx, full, principal),
+                _ => return joined,
+            }
+            has_made_room = true;
         }
     }
 
@@ -274,16 +292,17 @@ impl Mcp {
         let envelope =
             &Envelope::parse(&text).map_err(|_| HttpError::invalid("Invalid request"))?;
         let request = envelope.id().unwrap_or("null");
-        let process = match Process::start(ctx, &self.config.command, &self.config.place) {
-            Ok(process) => process,
-            Err(error) => {
-                log::error!("{error}");
-                self.hub.sessions.give_back(&principal, 1);
-                return Err(
-                    HttpError::unavailable("The MCP server cannot be started").with_id(request)
-                );
-            }
-        };
+        let process =
+            match Process::start(ctx, &self.config.command, &self.config.place) {
+                Ok(process) => process,
+                Err(error) => {
+                    log::error!("{error}");
+                    self.hub.sessions.give_back(&principal, 1);
+                    return Err(
+                        HttpError::unavailable("The MCP server cannot be started").with_id(request)
+                    );
+                }
+            };
         self.hub.counts.processes += 1;
         let id = random_uuid();
         let process = Upstream::Own(Some(Box::new(process)));

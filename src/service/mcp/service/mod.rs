@@ -15,13 +15,15 @@ use self::translated_call::TranslatedCall;
 use super::McpConfig;
 use super::hub::{Call, Hub};
 use super::pool::{Pool, Support};
-use super::request::is_stateless;
+use super::reply::Reply;
+use super::request::{Accepts, is_stateless};
 use super::session::Session;
 use super::shared::SharedServers;
 use crate::service::AgentPerClient;
 use crate::service::agent::{AgentConfig, AgentProtocol};
 use crate::service::child::{ChildIndex, ChildInput, process_metrics};
 use crate::service::id_map::IdMap;
+use crate::service::jsonrpc::code;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Principal, Readiness,
     Rejection, Request, Route, Service, SourceId, StatusFields, TimerId,
@@ -160,7 +162,12 @@ impl Service for Mcp {
         let is_sole = ctx.is_sole_principal(caller);
         self.hub.note(&ctx.principal(caller), is_sole);
         if let Err(error) = self.handle_call(ctx, caller, request, body) {
-            let error = error.with_versions(self.pool.versions());
+            let is_known = self.pool.support != Support::Unknown || ctx.is_stopping();
+            if error.code == code::UNSUPPORTED_VERSION && !is_known {
+                let reply = Reply::new(caller, Accepts::of(request));
+                return self.pool.refuse_later(ctx, &mut self.hub, error, reply);
+            }
+            let error = error.with_versions(&self.pool.versions());
             log::debug!("{caller} was refused: {} {}", error.status.0, error.message);
             ctx.respond(caller, &error.to_response(is_stateless(request)));
         }

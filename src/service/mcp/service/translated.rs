@@ -8,7 +8,7 @@ use super::translated_call::{Kind, Stage, TranslatedCall};
 use super::translated_subscription::BEGIN;
 use crate::service::jsonrpc::{Envelope, MessageKind, code, error, with_id};
 use crate::service::mcp::http_error::HttpError;
-use crate::service::mcp::hub::{Call, too_many};
+use crate::service::mcp::hub::Call;
 use crate::service::mcp::pool::{
     Filter, check_subscription, status_of, subscription_ended, with_subscription,
 };
@@ -101,16 +101,9 @@ impl Mcp {
         self.hub.take_request(principal)?;
         let capabilities = envelope.of_meta(CAPABILITIES_KEY);
         let capabilities = capabilities.map_or("{}", |at| &envelope.text[at]);
-        let sessions = &mut self.hub.sessions;
-        let mut is_full = None;
-        let may_add = || {
-            let taken = sessions.take(principal, 1);
-            is_full = taken.err();
-            taken.map_err(|full| too_many("sessions", full))
-        };
         let id = random_uuid();
         let asked = (to_older::ASKED, capabilities);
-        let joined = self.shared.join(id, principal, asked, ctx.now(), may_add);
+        let joined = self.take_seat(ctx, id, principal, asked);
         let seat = joined.and_then(|seat| {
             let server = self.shared.get_mut(seat.server);
             let server = server.ok_or_else(HttpError::not_reading)?;
@@ -122,9 +115,6 @@ impl Mcp {
         });
         if seat.is_err() {
             self.hub.end_request(principal);
-        }
-        if let Some(full) = is_full {
-            self.make_room(ctx, full, principal);
         }
         Ok((id, seat?))
     }
@@ -207,10 +197,17 @@ impl Mcp {
         self.begin_limits(ctx, call);
     }
 
-    /// Sends an event to the caller of a call.
-    pub(super) fn tell_translated(&mut self, ctx: &mut Context, id: Uuid, text: &str) {
+    /// Sends an event to the caller of a call. What is only news is dropped if the caller is behind, because a shared process cannot
+    /// wait for it.
+    pub(super) fn tell_translated(
+        &mut self,
+        ctx: &mut Context,
+        id: Uuid,
+        text: &str,
+        is_news: bool,
+    ) {
         if let Some(reply) = self.translated.get_mut(&id).and_then(TranslatedCall::reply) {
-            if ctx.is_congested(reply.caller) {
+            if is_news && ctx.is_congested(reply.caller) {
                 self.hub.counts.dropped += 1;
             } else {
                 reply.event(ctx, None, text);
@@ -278,7 +275,7 @@ impl Mcp {
             (Incoming::Progress(_), _) => {
                 let token = call.token.as_deref();
                 if let Some(text) = token.and_then(|token| to_older::progress(text, token)) {
-                    self.tell_translated(ctx, id, &text);
+                    self.tell_translated(ctx, id, &text, true);
                 }
             }
             (Incoming::Change, Kind::Listen(filter)) => {
@@ -286,7 +283,7 @@ impl Mcp {
                     && filter.wants(envelope.method(), &envelope)
                 {
                     let text = with_subscription(&envelope, &call.id);
-                    self.tell_translated(ctx, id, &text);
+                    self.tell_translated(ctx, id, &text, false);
                 }
             }
             (Incoming::Request, kind) => {

@@ -69,7 +69,7 @@ impl Mcp {
             let filter = std::mem::take(filter);
             let first = to_older::acknowledgement(&call.id, &filter.to_json());
             call.kind = Kind::Listen(filter);
-            self.tell_translated(ctx, id, &first);
+            self.tell_translated(ctx, id, &first, false);
         }
         let mut out = Vec::new();
         if let Some(server) = self.shared.get_mut(seat.server) {

@@ -79,7 +79,7 @@ impl Multiplexer {
                 match (call.call, call.sender_ids) {
                     (Purpose::Begin, _) => self.refuse(fails, out),
                     (Purpose::Call(number, effect), Some(ids)) => {
-                        self.take_back(number, effect);
+                        self.settle(number, effect, false, out);
                         self.answer(number, &ids.id, fails(&ids.id), out);
                     }
                     _ => {}
@@ -116,9 +116,7 @@ impl Multiplexer {
                 }
             }
             (Purpose::Call(number, effect), Some(ids)) => {
-                if result.is_none() {
-                    self.take_back(number, effect);
-                }
+                self.settle(number, effect, result.is_some(), out);
                 self.answer(number, &ids.id, restored.unwrap_or_default(), out);
             }
             _ => {}

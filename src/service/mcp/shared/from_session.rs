@@ -67,10 +67,9 @@ impl Multiplexer {
         let own = &text[ids.id.clone()];
         let mut effect = Effect::Nothing;
         let mut edit = None;
-        let member = self
-            .members
-            .get_mut(&number)
-            .ok_or("the session has ended")?;
+        if !self.members.contains_key(&number) {
+            return Err("the session has ended");
+        }
         match method {
             "initialize" => {
                 match &self.result {
@@ -92,10 +91,13 @@ impl Multiplexer {
             "logging/setLevel" => {
                 let range = sole_member(envelope, "level").ok_or("\"level\" is missing")?;
                 // The process rejects a level that it does not know.
-                if let Some(level) = Level::parse(&text[range.clone()]) {
-                    effect = Effect::Level(member.level.replace(level));
-                    self.level = self.wanted_level();
-                    edit = self.level.map(|level| (range, level.as_json()));
+                if let Some(own) = Level::parse(&text[range.clone()]) {
+                    let others = self.members.iter().filter(|(of, _)| **of != number);
+                    let others = others.filter_map(|(_, other)| other.level);
+                    let sent = others.fold(own, Level::min);
+                    self.level = Some(sent);
+                    effect = Effect::Level(own);
+                    edit = Some((range, sent.as_json()));
                 }
             }
             "resources/subscribe" => {

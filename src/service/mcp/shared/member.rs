@@ -7,9 +7,15 @@ use uuid::Uuid;
 use crate::Principal;
 use crate::service::json::unescape;
 
-/// The cost of a subscription besides its URI, and the limit for all subscriptions of a session, in bytes.
+/// The cost of a subscription besides its URI, and the limits for all subscriptions of a session and of a principal, in bytes.
 const SUBSCRIPTION_COST: usize = 64;
 const MAX_SUBSCRIPTIONS: usize = 64 << 10;
+pub(super) const MAX_SUBSCRIPTIONS_EACH: usize = 1 << 20;
+
+/// The cost of a subscription.
+pub(super) fn cost_of(uri: &str) -> usize {
+    uri.len() + SUBSCRIPTION_COST
+}
 
 /// The maximum number of a resource's parents that are looked up among the subscriptions, and the maximum length of each.
 const MAX_PARENTS: usize = 64;
@@ -29,17 +35,17 @@ const LEVELS: [&str; 8] = [
 
 /// A log level. The most verbose one is the least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Level(usize);
+pub(crate) struct Level(usize);
 
 impl Level {
     /// Parses a log level, which is JSON. `None` if there is no such level.
-    pub(super) fn parse(raw: &str) -> Option<Self> {
+    pub(crate) fn parse(raw: &str) -> Option<Self> {
         let name = raw.starts_with('"').then(|| unescape(raw))?;
         let levels = LEVELS.iter().map(|level| level.trim_matches('"'));
         levels.into_iter().position(|level| level == name).map(Self)
     }
 
-    pub(super) fn as_json(self) -> &'static str {
+    pub(crate) fn as_json(self) -> &'static str {
         LEVELS[self.0]
     }
 }
@@ -53,7 +59,7 @@ pub(super) struct Member {
     pub(super) level: Option<Level>,
     /// The resources that it has subscribed to, and what they cost.
     subscriptions: HashSet<Box<str>>,
-    cost: usize,
+    pub(super) cost: usize,
     /// Whether it hears of all changes.
     pub(super) is_listening: bool,
 }
@@ -84,7 +90,7 @@ impl Member {
         if self.subscriptions.contains(uri) {
             return Ok(false);
         }
-        let cost = uri.len() + SUBSCRIPTION_COST;
+        let cost = cost_of(uri);
         if self.cost + cost > MAX_SUBSCRIPTIONS {
             return Err("the session has too many subscriptions");
         }
@@ -92,10 +98,13 @@ impl Member {
         Ok(self.subscriptions.insert(uri.into()))
     }
 
-    pub(super) fn unsubscribe(&mut self, uri: &str) {
-        if self.subscriptions.remove(uri) {
-            self.cost -= uri.len() + SUBSCRIPTION_COST;
+    /// Returns whether it was subscribed.
+    pub(super) fn unsubscribe(&mut self, uri: &str) -> bool {
+        let was_subscribed = self.subscriptions.remove(uri);
+        if was_subscribed {
+            self.cost -= cost_of(uri);
         }
+        was_subscribed
     }
 }
 

@@ -40,7 +40,7 @@ const MAX_DELIVERIES: usize = 1000;
 pub(crate) enum Who {
     /// Those of one principal, so everything that the process says is for it.
     Person,
-    /// Those of several principals, or of clients without one.
+    /// Those of several principals, or of one that may be several persons.
     Everybody,
 }
 
@@ -80,9 +80,9 @@ impl Key {
     }
 
     fn who(&self) -> Who {
-        match self.principal {
-            None | Some(Principal::Nobody | Principal::Link(_)) => Who::Everybody,
-            Some(_) => Who::Person,
+        match &self.principal {
+            Some(principal) if principal.is_person() => Who::Person,
+            _ => Who::Everybody,
         }
     }
 }
@@ -194,6 +194,7 @@ impl SharedServer {
                     let handled = sessions.handle_process(&envelope, reach, &mut out);
                     if deliveries >= MAX_DELIVERIES && is_change(envelope.method()) {
                         // The rest of the output of a process that has exited cannot wait.
+                        hub.counts.dropped += u64::from(out.len() > before);
                         out.truncate(before);
                     }
                     deliveries += out[before..].iter().map(Output::deliveries).sum::<usize>();

@@ -16,13 +16,14 @@ use uuid::Uuid;
 
 use super::Who;
 use super::held::Held;
-use super::member::{Level, Member};
+use super::member::{Level, MAX_SUBSCRIPTIONS_EACH, Member, cost_of};
 use crate::Principal;
 use crate::service::json::{quote, unescape};
 use crate::service::jsonrpc::{
     Envelope, Forwarded, IdKey, Pending, RequestKind, UpstreamIds, cancellation, code, error,
     sole_member,
 };
+use crate::service::mcp::held_bytes::HeldBytes;
 
 /// The process in the tables of requests: there is one.
 pub(super) const PROCESS: usize = 0;
@@ -106,13 +107,13 @@ impl RequestKind for Purpose {
     }
 }
 
-/// What an error in the answer takes back.
+/// What the answer of the process decides.
 #[derive(Debug)]
 pub(super) enum Effect {
     Nothing,
-    /// The level that the session had before.
-    Level(Option<Level>),
-    /// The resource that the session has newly subscribed to.
+    /// A result gives the session this level.
+    Level(Level),
+    /// An error takes back the resource that the session has newly subscribed to.
     Subscribes(Box<str>),
 }
 
@@ -147,6 +148,8 @@ pub(crate) struct Multiplexer {
     joined: usize,
     /// The members that have subscribed to a resource.
     pub(super) subscribers: HashMap<Box<str>, HashSet<usize>>,
+    /// What the subscriptions of each principal cost.
+    subscribed: HeldBytes,
     /// Requests from sessions and from Outrigger itself.
     pub(super) calls: Pending<Forwarded<Purpose>>,
     /// The upstream ids of the members' requests, by their own ids.
@@ -164,7 +167,7 @@ pub(crate) struct Multiplexer {
     /// Whether a session has said that it is initialized, and whether the process knows.
     is_initialized: bool,
     is_told: bool,
-    /// The level that the process was told.
+    /// The level that the process was told last. `None` if it is unknown whether the process has accepted it.
     pub(super) level: Option<Level>,
 }
 
@@ -178,6 +181,7 @@ impl Multiplexer {
             members: BTreeMap::new(),
             joined: 0,
             subscribers: HashMap::new(),
+            subscribed: HeldBytes::new(MAX_SUBSCRIPTIONS_EACH),
             calls: Pending::new(None),
             own_ids: HashMap::new(),
             questions: Pending::new(None),
@@ -278,6 +282,7 @@ impl Multiplexer {
                 out.push(Output::Process(failed));
             }
         }
+        self.subscribed.remove(&member.principal, member.cost);
         for uri in member.subscriptions() {
             self.forget_subscriber(number, uri);
             if !self.subscribers.contains_key(uri) {
@@ -285,6 +290,11 @@ impl Multiplexer {
                 self.tell("resources/unsubscribe", &params, out);
             }
         }
+        self.correct_level(out);
+    }
+
+    /// Tells the process the level that the sessions want, if it has another one.
+    fn correct_level(&mut self, out: &mut Vec<Output>) {
         if let Some(level) = self.wanted_level()
             && self.level != Some(level)
         {
@@ -304,15 +314,25 @@ impl Multiplexer {
     /// Returns whether the subscription is new.
     pub(super) fn subscribe(&mut self, number: usize, uri: &str) -> Result<bool, &'static str> {
         let member = self.members.get_mut(&number);
-        let is_new = member.ok_or("the session has ended")?.subscribe(uri)?;
+        let member = member.ok_or("the session has ended")?;
+        let is_new = member.subscribe(uri)?;
+        if is_new {
+            if !self.subscribed.has_room(&member.principal, cost_of(uri)) {
+                member.unsubscribe(uri);
+                return Err("the principal has too many subscriptions");
+            }
+            self.subscribed.add(&member.principal, cost_of(uri));
+        }
         let subscribers = self.subscribers.entry(uri.into()).or_default();
         subscribers.insert(number);
         Ok(is_new)
     }
 
     pub(super) fn unsubscribe(&mut self, number: usize, uri: &str) {
-        if let Some(member) = self.members.get_mut(&number) {
-            member.unsubscribe(uri);
+        if let Some(member) = self.members.get_mut(&number)
+            && member.unsubscribe(uri)
+        {
+            self.subscribed.remove(&member.principal, cost_of(uri));
         }
         self.forget_subscriber(number, uri);
     }
@@ -399,16 +419,30 @@ impl Multiplexer {
         }
     }
 
-    /// Takes back what a session has asked for in a request that has failed.
+    /// The request of a session has failed.
     pub(super) fn take_back(&mut self, number: usize, effect: Effect) {
-        let Some(member) = self.members.get_mut(&number) else {
-            return;
-        };
         match effect {
             Effect::Nothing => {}
-            Effect::Level(before) => member.level = before,
+            // The process has kept its level, which may be one of several.
+            Effect::Level(_) => self.level = None,
             Effect::Subscribes(uri) => self.unsubscribe(number, &uri),
         }
+    }
+
+    /// The process has answered the request of a session.
+    pub(super) fn settle(
+        &mut self,
+        number: usize,
+        effect: Effect,
+        is_result: bool,
+        out: &mut Vec<Output>,
+    ) {
+        match (effect, self.members.get_mut(&number)) {
+            (Effect::Level(level), Some(member)) if is_result => member.level = Some(level),
+            (effect, _) if !is_result => self.take_back(number, effect),
+            _ => {}
+        }
+        self.correct_level(out);
     }
 
     /// Takes a request out of the tables.
