@@ -6,5 +6,6 @@ mod common;
 
 mod client;
 mod mcp_servers_are_reached_over_http;
+mod newer_servers_have_sessions;
 mod revisions_are_translated;
 mod sessions_share_a_process;

@@ -4,10 +4,13 @@ use std::io;
 use std::ops::ControlFlow;
 use std::process::Command;
 
+use super::STATELESS;
+use super::to_newer::{Side, ToNewer};
 use crate::service::child::{Child, ChildEvent, ChildInput, ProgramPlace};
 use crate::service::framing::{Decoder, Framing};
 use crate::service::jsonrpc::{
-    Envelope, EnvelopeError, IdRecovery, LineDecoder, MessageLine, RecoveredId, push_line, start_of,
+    Envelope, EnvelopeError, IdRecovery, LineDecoder, MessageLine, RecoveredId, code, error,
+    push_line, start_of,
 };
 use crate::service::lines::Line;
 use crate::{Context, SourceId, TimerId};
@@ -54,6 +57,10 @@ impl<'a> Received<'a> {
 pub(super) struct Process {
     child: Child,
     decoder: LineDecoder,
+    /// Lets clients of older revisions use a server of 2026-07-28, until it is known that they need no help.
+    newer: Option<Box<ToNewer>>,
+    /// What clients get without the server ([`Process::take_early`]).
+    early: Vec<String>,
 }
 
 impl Process {
@@ -68,6 +75,21 @@ impl Process {
         Ok(Self {
             child: Child::spawn_with(ctx, command, decoder, prepare)?,
             decoder: LineDecoder::default(),
+            newer: None,
+            early: Vec::new(),
+        })
+    }
+
+    /// Starts a process for clients of older revisions. It may speak 2026-07-28 only.
+    pub(super) fn start_for_sessions(
+        ctx: &mut Context,
+        command: &[String],
+        place: &ProgramPlace,
+    ) -> io::Result<Self> {
+        let started = Self::start(ctx, command, place)?;
+        Ok(Self {
+            newer: Some(Box::new(ToNewer::new())),
+            ..started
         })
     }
 
@@ -90,6 +112,27 @@ impl Process {
 
     /// Queues a message. What is sent in this way is bounded by its sender.
     pub(super) fn send_always(&mut self, ctx: &mut Context, text: &str) {
+        let Some(newer) = &mut self.newer else {
+            return self.write(ctx, text);
+        };
+        let mut out = Vec::new();
+        if let Ok(envelope) = Envelope::parse(text) {
+            newer.handle_client(&envelope, &mut out);
+        }
+        for side in out {
+            match side {
+                Side::Server(text) => self.write(ctx, &text),
+                Side::Client(text) => self.early.push(text),
+            }
+        }
+    }
+
+    /// Takes what the client gets because of what was sent.
+    pub(super) fn take_early(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.early)
+    }
+
+    fn write(&mut self, ctx: &mut Context, text: &str) {
         if let Some(stdin) = self.child.stdin() {
             stdin.append(ctx, |queue| push_line(queue, &[text]));
         }
@@ -109,17 +152,34 @@ impl Process {
         input: ChildInput,
         mut received: impl FnMut(&mut Context, Received<'_>) -> ControlFlow<()>,
     ) -> ChildEvent {
-        let decoder = &mut self.decoder;
-        let line = |ctx: &mut Context, _: u64, line: Line<'_>| match Received::read(
-            decoder.decode(line),
-        ) {
-            Received::Nothing => ControlFlow::Continue(()),
-            message => received(ctx, message),
+        let (decoder, newer) = (&mut self.decoder, &mut self.newer);
+        let was_translated = newer.as_ref().is_some_and(|newer| newer.is_translating());
+        let mut written = Vec::new();
+        let line = |ctx: &mut Context, _: u64, line: Line<'_>| {
+            let line = Received::read(decoder.decode(line));
+            match (line, newer.as_deref_mut()) {
+                (Received::Nothing, _) => ControlFlow::Continue(()),
+                (message, None) => received(ctx, message),
+                (message, Some(newer)) => translate(newer, message, &mut written, |message| {
+                    received(ctx, message)
+                }),
+            }
         };
         let event = match input {
             ChildInput::Ready(source) => self.child.handle_ready(ctx, source, line),
             ChildInput::Timer(timer) => self.child.handle_timer(ctx, timer, line),
         };
+        for text in &written {
+            self.write(ctx, text);
+        }
+        let is_translated = self
+            .newer
+            .as_ref()
+            .is_some_and(|newer| newer.is_translating());
+        if is_translated && !was_translated {
+            log::info!("the MCP server supports no sessions, which are translated to {STATELESS}");
+        }
+        self.newer.take_if(|newer| newer.is_native());
         // A process that has closed its input or output cannot answer. Its exit fails its pending requests.
         if event == ChildEvent::Handled && self.child.is_cut_off() {
             self.child.stop(ctx);
@@ -138,4 +198,41 @@ impl Process {
         self.child.resume(ctx);
         self.child.stop(ctx);
     }
+}
+
+/// Translates what a process has sent. Calls `received` with what the client gets, and returns whether to read on.
+fn translate(
+    newer: &mut ToNewer,
+    line: Received<'_>,
+    written: &mut Vec<String>,
+    mut received: impl FnMut(Received<'_>) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    let failed;
+    let envelope = match line {
+        Received::Message(envelope) => Some(envelope),
+        Received::Unreadable(RecoveredId::Response(id), why) => {
+            let why = format!("the MCP server's answer {why}");
+            failed = error(&id, code::INTERNAL, "Internal error", Some(&why));
+            Envelope::parse(&failed).ok()
+        }
+        other => return received(other),
+    };
+    let mut out = Vec::new();
+    if let Some(envelope) = envelope {
+        newer.handle_server(&envelope, &mut out);
+    }
+    let mut flow = ControlFlow::Continue(());
+    for side in out {
+        match side {
+            Side::Server(text) => written.push(text),
+            Side::Client(text) => {
+                if let Ok(envelope) = Envelope::parse(&text)
+                    && received(Received::Message(envelope)).is_break()
+                {
+                    flow = ControlFlow::Break(());
+                }
+            }
+        }
+    }
+    flow
 }

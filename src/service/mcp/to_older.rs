@@ -76,7 +76,7 @@ pub(crate) fn request(envelope: &Envelope<'_>) -> String {
 }
 
 /// The object at a range without these members.
-fn without(text: &str, range: &Range<usize>, names: &[&str]) -> String {
+pub(super) fn without(text: &str, range: &Range<usize>, names: &[&str]) -> String {
     let mut kept = Vec::new();
     let _ = Skimmer::at(text, range).object(|key, value| {
         if !names.contains(&&*key) {

@@ -7,11 +7,12 @@ use crate::service::child::{ChildEvent, ChildInput};
 use crate::service::json::{Skimmer, unescape};
 use crate::service::jsonrpc::{
     Envelope, MessageKind, RecoveredId, Reference, RequestKind, SUBSCRIPTION, cancellation, code,
-    error, error_with, insert_member, member,
+    error, error_with, insert_member, member, splice,
 };
 use crate::service::mcp::STATELESS;
 use crate::service::mcp::hub::Hub;
 use crate::service::mcp::process::Received;
+use crate::service::mcp::to_older::without;
 use crate::{Context, StatusCode};
 
 impl Pool {
@@ -323,18 +324,36 @@ impl Pool {
 
 /// A notification with the id of a subscription in `params._meta`.
 pub(crate) fn with_subscription(envelope: &Envelope<'_>, id: &str) -> String {
+    with_meta(envelope, &format!(r#""{SUBSCRIPTION}":{id}"#))
+}
+
+/// A notification without the id of a subscription.
+pub(crate) fn without_subscription(envelope: &Envelope<'_>) -> String {
     let text = envelope.text;
-    let field = format!(r#""{SUBSCRIPTION}":{id}"#);
+    match &envelope.meta {
+        Some(meta) if envelope.of_meta(SUBSCRIPTION).is_some() => {
+            let kept = without(text, meta, &[SUBSCRIPTION]);
+            splice(text, &mut [(meta.clone(), &kept)]).concat()
+        }
+        _ => text.to_owned(),
+    }
+}
+
+/// A request or a notification with more members in `params._meta`.
+pub(crate) fn with_meta(envelope: &Envelope<'_>, members: &str) -> String {
+    let text = envelope.text;
     match (&envelope.meta, &envelope.body) {
-        (Some(meta), _) if text[meta.clone()].starts_with('{') => insert_member(text, meta, &field),
-        (_, Some(params)) => insert_member(text, params, &format!(r#""_meta":{{{field}}}"#)),
+        (Some(meta), _) if text[meta.clone()].starts_with('{') => {
+            insert_member(text, meta, members)
+        }
+        (_, Some(params)) => insert_member(text, params, &format!(r#""_meta":{{{members}}}"#)),
         (_, None) => {
             let whole = 0..text.trim_end().len();
             let start = text.len() - text.trim_start().len();
             insert_member(
                 text,
                 &(start..whole.end),
-                &format!(r#""params":{{"_meta":{{{field}}}}}"#),
+                &format!(r#""params":{{"_meta":{{{members}}}}}"#),
             )
         }
     }

@@ -293,7 +293,7 @@ impl Mcp {
             &Envelope::parse(&text).map_err(|_| HttpError::invalid("Invalid request"))?;
         let request = envelope.id().unwrap_or("null");
         let process =
-            match Process::start(ctx, &self.config.command, &self.config.place) {
+            match Process::start_for_sessions(ctx, &self.config.command, &self.config.place) {
                 Ok(process) => process,
                 Err(error) => {
                     log::error!("{error}");

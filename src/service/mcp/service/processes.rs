@@ -1,5 +1,6 @@
 //! The processes of the endpoint: whose they are, and when they and their sessions end.
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -87,7 +88,7 @@ impl Mcp {
             return;
         };
         let Some(seat) = session.seat() else {
-            return session.send(ctx, envelope.text);
+            return session.send(ctx, &mut self.hub, envelope.text);
         };
         let mut out = Vec::new();
         if let Some(server) = self.shared.get_mut(seat.server)
@@ -113,7 +114,8 @@ impl Mcp {
     pub(super) fn act(&mut self, ctx: &mut Context, number: u64, out: Vec<Output>) {
         let mut ended = Vec::new();
         let mut is_refused = false;
-        for output in out {
+        let mut out = VecDeque::from(out);
+        while let Some(output) = out.pop_front() {
             let (text, must) = match output {
                 Output::Process(text) => (text, true),
                 Output::Reply(text) => (text, false),
@@ -133,7 +135,7 @@ impl Mcp {
                 }
             };
             if let Some(server) = self.shared.get_mut(number) {
-                server.send(ctx, &text, must);
+                out.extend(server.send(ctx, &text, must));
             }
         }
         for id in ended {

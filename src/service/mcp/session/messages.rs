@@ -224,6 +224,19 @@ impl Session {
         Fate::Exited
     }
 
+    /// Sends a message to its own process.
+    pub(crate) fn send(&mut self, ctx: &mut Context, hub: &mut Hub, text: &str) {
+        let Some(process) = self.process_mut() else {
+            return;
+        };
+        process.send(ctx, text);
+        for text in process.take_early() {
+            if let Ok(envelope) = Envelope::parse(&text) {
+                let _ = self.handle_message(ctx, hub, &envelope);
+            }
+        }
+    }
+
     /// Handles what the process has sent. Returns whether to read on, and whether the process has refused to initialize.
     fn handle_received(
         &mut self,

@@ -182,13 +182,6 @@ impl Session {
         stream != GET_STREAM && self.streams.contains_key(&stream)
     }
 
-    /// Sends a message to its own process.
-    pub(super) fn send(&mut self, ctx: &mut Context, text: &str) {
-        if let Some(process) = self.process_mut() {
-            process.send(ctx, text);
-        }
-    }
-
     /// Fails all requests that wait with an internal error.
     pub(super) fn fail_all(&mut self, ctx: &mut Context, hub: &mut Hub, why: &'static str) {
         self.finish_all(ctx, hub, |id| error(id, code::INTERNAL, why, None));

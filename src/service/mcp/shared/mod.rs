@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-pub(crate) use self::member::with_parents;
+pub(crate) use self::member::{Level, with_parents};
 pub(crate) use self::multiplexer::{Handled, Incoming, Multiplexer, Output, Reach, is_change};
 use super::http_error::HttpError;
 use super::hub::Hub;
@@ -159,13 +159,23 @@ impl SharedServer {
         self.is_stopping
     }
 
-    /// Sends a line to the process. Unless it must be sent, it is dropped if the process does not read.
-    pub(super) fn send(&mut self, ctx: &mut Context, text: &str, must: bool) {
-        match self.program.child_mut() {
-            Some(process) if must => process.send_always(ctx, text),
-            Some(process) => process.send(ctx, text),
-            None => {}
+    /// Sends a line to the process. Unless it must be sent, it is dropped if the process does not read. Returns what follows.
+    pub(super) fn send(&mut self, ctx: &mut Context, text: &str, must: bool) -> Vec<Output> {
+        let mut out = Vec::new();
+        let Some(process) = self.program.child_mut() else {
+            return out;
+        };
+        match must {
+            true => process.send_always(ctx, text),
+            false => process.send(ctx, text),
         }
+        for text in process.take_early() {
+            if let Ok(envelope) = Envelope::parse(&text) {
+                let reach = |_| Reach::Never;
+                self.sessions.handle_process(&envelope, &reach, &mut out);
+            }
+        }
+        out
     }
 
     /// Handles an event of the process. `reach` says whether a request of the process reaches the client of a session.
@@ -391,7 +401,7 @@ impl SharedServers {
         let (number, server) = queued.next()?;
         let mut out = Vec::new();
         ctx.work_for_service();
-        match Process::start(ctx, &self.command, &self.place) {
+        match Process::start_for_sessions(ctx, &self.command, &self.place) {
             Ok(process) => {
                 hub.counts.processes += 1;
                 server.program.handle_start(process);
