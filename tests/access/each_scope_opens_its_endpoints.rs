@@ -78,6 +78,9 @@ const TABLE: &[(&str, [u16; 8])] = &[
     ("POST PROCESS/resize",                              [401,  403,  403,  403,  200,  403,  403,  403]),
     ("GET PROCESS/stdout/stream",                        [401,  403,  403,  403,  200,  403,  403,  403]),
     ("GET PROCESS/stdout/stream?mode=viewer",            [401,  403,  403,  403,  200,  403,  403,  403]),
+    ("GET PROCESS/screen",                               [401,  403,  200,  200,  200,  403,  403,  200]),
+    ("POST PROCESS/wait",                                [401,  403,  200,  200,  200,  403,  403,  200]),
+    ("POST PROCESS/input",                               [401,  403,  403,  200,  200,  403,  403,  200]),
     ("POST NEW/kill",                                    [401,  403,  403,  403,  200,  403,  403,  403]),
     ("GET PROCESS/attach",                               [401,  403,  403,  426,  426,  403,  403,  426]),
 
@@ -221,6 +224,8 @@ impl Server {
             }
             "POST PROCESS/stdin" => json!({"data_b64": "aGVsbG8="}).to_string(),
             "POST PROCESS/resize" => json!({"rows": 24, "cols": 80}).to_string(),
+            "POST PROCESS/wait" => json!({"idle_ms": 0}).to_string(),
+            "POST PROCESS/input" => json!({"text": "x"}).to_string(),
             "POST NEW/kill" => json!({"signal": "TERM"}).to_string(),
             "POST /process/spawn" | "POST /process/exec" => json!({"command": "true"}).to_string(),
             line if line.starts_with("POST") && !line.contains("/web/") => "{}".to_owned(),

@@ -131,6 +131,9 @@ fn each_scope_reaches_what_it_names_and_nothing_else() {
         (&format!("POST {nobody}/kill"), [404, 403, 403, 403]),
         (&format!("POST {nobody}/resize"), [404, 403, 403, 403]),
         (&format!("GET {nobody}/stdout/stream"), [404, 403, 403, 403]),
+        (&format!("GET {nobody}/screen"), [404, 404, 404, 403]),
+        (&format!("POST {nobody}/wait"), [404, 404, 404, 403]),
+        (&format!("POST {nobody}/input"), [404, 404, 403, 403]),
         (
             &format!("GET /process/{process}/stdout/stream?mode=viewer"),
             [200, 403, 403, 403],

@@ -178,6 +178,8 @@ fn pages_and_their_files_need_no_token_and_may_load_nothing_from_elsewhere() {
         ("/process", html),
         ("/process/", html),
         (&attach, html),
+        ("/process/by-name/work", html),
+        ("/process/by-name/work/attach", html),
         ("/acp", html),
         ("/.outrigger/web/common.js", script),
         ("/.outrigger/web/console.js", script),

@@ -128,8 +128,7 @@ state | grep -q '"state":"running"' || fail "the process has ended: $(state)"
 
 keys "clear; \$OUTRIGGER attach $url; echo left with \$?" Enter
 shown '^remote\$'
-# The terminal has answered vim's queries in the output that was kept, and the answers are on the line.
-keys C-u
+# The screen is sent in the place of old output, so the terminal has not answered vim's queries again, and the line is empty.
 keys 'exit 5' Enter
 shown '^left with 5'
 echo "  attach can be killed, left and used again, and ends with the exit code of the program"

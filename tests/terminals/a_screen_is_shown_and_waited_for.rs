@@ -244,6 +244,55 @@ fn a_call_waits_for_text_a_pause_a_change_or_the_exit() {
     }
 }
 
+/// The bug: the pause before the input counted, so a call after `input` was answered at once with the screen from before.
+#[test]
+fn a_pause_begins_with_the_last_input() {
+    let (_server, address) = processes(&[]);
+    // Each answer comes after a tenth of a second.
+    let script = "stty -echo; echo ready; while read x; do sleep 0.1; echo got-$x; done";
+    let process = spawn(address, script);
+    wait_for(address, &process, "ready");
+    let pause = json!({"idle_ms": 1000, "timeout_ms": 100_000});
+    assert_eq!(wait(address, &process, pause.clone())["reason"], "idle");
+    for text in ["1", "2"] {
+        let body = Some(json!({"text": text, "keys": ["Enter"]}));
+        let (status, _) = call(address, "POST", &format!("{process}/input"), body);
+        assert_eq!(status, 200);
+        let answer = wait(address, &process, pause.clone());
+        assert_eq!(answer["reason"], "idle");
+        let lines = answer["screen"]["lines"].as_array().expect("lines");
+        assert!(lines.contains(&json!(format!("got-{text}"))), "{answer}");
+    }
+    let (status, screen) = call(address, "GET", &format!("{process}/screen"), None);
+    assert!(status == 200 && screen["idle_ms"].as_u64() >= Some(1000));
+    let (status, _) = call(
+        address,
+        "POST",
+        &format!("{process}/resize"),
+        Some(json!({"rows": 11, "cols": 40})),
+    );
+    assert_eq!(status, 200);
+    let (_, screen) = call(address, "GET", &format!("{process}/screen"), None);
+    assert!(screen["idle_ms"].as_u64() < Some(1000), "{screen}");
+}
+
+/// The bug: only the beginning of a large screen was compared with an expression.
+#[test]
+fn an_expression_matches_the_bottom_of_a_large_screen() {
+    let (_server, address) = processes(&[]);
+    let script = "stty -echo; stty rows 100 cols 300; yes xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx | head -n 150; printf 'done> '; read x";
+    let body = json!({"command": "sh", "args": ["-c", script], "allocate_tty": true, "rows": 100, "cols": 300});
+    let (status, answer) = call(address, "POST", "/process/spawn", Some(body));
+    assert_eq!(status, 200, "{answer}");
+    let process = format!("/process/{}", answer["process_id"].as_str().expect("an id"));
+    let answer = wait(
+        address,
+        &process,
+        json!({"regex": "^done>", "timeout_ms": 30_000}),
+    );
+    assert_eq!(answer["reason"], "regex", "{answer}");
+}
+
 #[test]
 fn keys_follow_the_modes_that_the_program_has_set() {
     let (_server, address) = processes(&[]);

@@ -198,6 +198,11 @@ impl Attachments {
         }
     }
 
+    /// The work of laying out the screen since the last call, in the units of [`Context::spend`](crate::Context::spend).
+    pub(crate) fn take_work(&mut self) -> usize {
+        self.screen.as_mut().map_or(0, |screen| screen.take_work())
+    }
+
     /// How often the terminal has got another size.
     pub(crate) fn resizes(&self) -> u64 {
         self.resizes

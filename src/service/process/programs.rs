@@ -261,6 +261,7 @@ impl Programs {
             return;
         };
         change(&mut entry.program, ctx);
+        ctx.spend(entry.program.sink.take_work());
         let behind = entry.program.is_behind();
         if let Some(attachments) = entry.program.sink.attachments() {
             if let Some(writer) = attachments.writer() {

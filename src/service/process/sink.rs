@@ -69,6 +69,14 @@ impl Sink {
         }
     }
 
+    /// The work since the last call, in the units of [`Context::spend`].
+    pub(crate) fn take_work(&mut self) -> usize {
+        match self {
+            Self::Shared(attachments) => attachments.take_work(),
+            Self::Collected(_) => 0,
+        }
+    }
+
     /// The amount of output that is sent without waiting for more.
     pub(crate) fn batch(&self) -> usize {
         match self {

@@ -38,7 +38,8 @@ const MAX_REGEX: usize = 256;
 /// The maximum size of a compiled expression in bytes. Matching takes time in proportion to it and to the text.
 const COMPILED: usize = 2 << 10;
 
-/// The beginning of a screen that is searched for a text and for an expression, in bytes. People's screens have fewer characters.
+/// The end of a screen that is searched for a text and for an expression, in bytes. People's screens have fewer characters, and on a
+/// larger one, the newest text is at the bottom.
 const SEARCHED: usize = 32 << 10;
 const MATCHED: usize = 8 << 10;
 
@@ -142,9 +143,8 @@ impl Wait {
     /// has ended, because nothing changes any more.
     fn check(&self, program: &Program, now: Time, shown: Option<&str>) -> Option<Reason> {
         let contains = |text: &String| shown.is_some_and(|shown| shown.contains(&**text));
-        let matches = |regex: &Regex| {
-            shown.is_some_and(|shown| regex.is_match(&shown[..shown.floor_char_boundary(MATCHED)]))
-        };
+        let matches =
+            |regex: &Regex| shown.is_some_and(|shown| regex.is_match(last_part(shown, MATCHED)));
         if self.text.as_ref().is_some_and(contains) {
             Some(Reason::Text)
         } else if self.regex.as_ref().is_some_and(matches) {
@@ -218,7 +218,8 @@ impl Waits {
         };
         let now = ctx.now();
         let shown = wait.searches().then(|| text(program));
-        ctx.spend(wait.work(shown.as_ref().map_or(0, String::len)) + LAYOUT);
+        let length = shown.as_ref().map_or(0, String::len);
+        ctx.spend(wait.work(length) + LAYOUT + program.sink.take_work());
         if let Some(reason) = wait.check(program, now, shown.as_deref()) {
             return answer(ctx, caller, program, reason);
         }
@@ -352,14 +353,14 @@ impl Watched {
     fn begin_round(&mut self, program: &mut Program, now: Time, work: &mut usize) {
         let is_new = version(program) != self.seen;
         let is_due =
-            program.idle(now) >= REST || now.since(self.seen_at) >= BUSY || program.is_finished();
+            program.rested(now) >= REST || now.since(self.seen_at) >= BUSY || program.is_finished();
         self.shown = None;
         if is_new && is_due {
             self.seen = version(program);
             self.seen_at = now;
             if self.waits.iter().any(|(_, wait)| wait.searches()) {
                 self.shown = Some(text(program));
-                *work += LAYOUT;
+                *work += LAYOUT + program.sink.take_work();
             }
         }
     }
@@ -372,12 +373,21 @@ fn version(program: &mut Program) -> u64 {
     end + resizes.unwrap_or_default()
 }
 
-/// The beginning of what a screen shows.
+/// The end of what a screen shows.
 fn text(program: &mut Program) -> String {
     let view = view(program, 0, Format::Text);
-    let mut text = view.map_or(String::new(), |view| view.lines.join("\n"));
-    text.truncate(text.floor_char_boundary(SEARCHED));
-    text
+    let text = view.map_or(String::new(), |view| view.lines.join("\n"));
+    last_part(&text, SEARCHED).to_owned()
+}
+
+/// The last whole lines of a text that have at most so many bytes together. If the last line is longer, its end.
+fn last_part(text: &str, most: usize) -> &str {
+    let from = text.ceil_char_boundary(text.len().saturating_sub(most));
+    let part = &text[from..];
+    if from == 0 || text.as_bytes()[from - 1] == b'\n' {
+        return part;
+    }
+    part.split_once('\n').map_or(part, |(_, lines)| lines)
 }
 
 fn view(program: &mut Program, above: usize, format: Format) -> Option<View> {
@@ -408,15 +418,18 @@ fn screen(program: &mut Program, now: Time, above: usize) -> Value {
 
 /// The answer to `GET screen`.
 pub(super) fn screen_response(
+    ctx: &mut Context,
     program: &mut Program,
-    now: Time,
     above: usize,
     format: Format,
 ) -> Response {
     if format == Format::Json {
-        return Response::json(StatusCode::OK, screen(program, now, above).to_string());
+        let shown = screen(program, ctx.now(), above);
+        ctx.spend(program.sink.take_work());
+        return Response::json(StatusCode::OK, shown.to_string());
     }
     let lines = view(program, above, format).map_or(Vec::new(), |view| view.lines);
+    ctx.spend(program.sink.take_work());
     let mut text = lines.join("\n");
     text.push('\n');
     Response::new(
@@ -435,5 +448,24 @@ fn answer(ctx: &mut Context, caller: ClientId, program: &mut Program, reason: Re
         "exit_code": exit.map(|exit| exit.code),
         "signal": exit.and_then(|exit| exit.signal),
     });
+    ctx.spend(program.sink.take_work());
     ctx.respond(caller, &Response::json(StatusCode::OK, body.to_string()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bug: an expression was compared with the beginning of the text, so a prompt at the bottom of a large screen did not match.
+    #[test]
+    fn the_end_of_a_large_screen_is_searched() {
+        let lines = ["\u{e9}".repeat(300), "x".repeat(300), "ready $".to_owned()].join("\n");
+        assert_eq!(last_part(&lines, 10_000), lines);
+        assert_eq!(last_part(&lines, 7), "ready $");
+        assert_eq!(last_part(&lines, 8), "ready $");
+        assert_eq!(last_part(&lines, 308), &lines[601..]);
+        assert_eq!(last_part(&lines, 309), &lines[601..]);
+        assert_eq!(last_part(&lines, 5), "ady $");
+        assert_eq!(last_part("\u{e9}\u{e9}", 3), "\u{e9}");
+    }
 }

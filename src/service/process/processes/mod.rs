@@ -260,7 +260,7 @@ impl Processes {
             Action::Screen => {
                 let (above, format) = (lines_of(request)?, format_of(request)?);
                 let program = self.screened(id)?;
-                screen_response(program, ctx.now(), above, format)
+                screen_response(ctx, program, above, format)
             }
             Action::Wait => {
                 let wait = Wait::read(body, ctx.now())?;

@@ -66,6 +66,8 @@ pub(crate) struct Program {
     has_terminal: bool,
     /// When output was last read.
     last_output: Time,
+    /// When the program last got input or another size, to which output may follow.
+    prompted: Time,
     /// The bytes in the sink that are not sent to readers yet.
     unsent: usize,
     sent_at: Time,
@@ -103,6 +105,7 @@ impl Program {
             has_terminal: terminal.is_some(),
             terminal: terminal.map(Arc::new),
             last_output: ctx.now(),
+            prompted: ctx.now(),
             unsent: 0,
             sent_at: Time::default(),
             send_at: None,
@@ -181,8 +184,13 @@ impl Program {
     }
 
     /// For how long there was no output.
-    pub(crate) fn idle(&self, now: Time) -> Duration {
+    pub(crate) fn rested(&self, now: Time) -> Duration {
         now.since(self.last_output)
+    }
+
+    /// For how long there was no output, no input and no new size. A program that has just got input has not answered it yet.
+    pub(crate) fn idle(&self, now: Time) -> Duration {
+        now.since(self.last_output.max(self.prompted))
     }
 
     /// How the program ended, if it has exited.
@@ -431,6 +439,7 @@ impl Program {
                 break;
             }
         }
+        ctx.spend(self.sink.take_work());
         let now = ctx.now();
         if self.sink.is_over_limit() {
             if self.supervisor.exit().is_none() {
@@ -477,6 +486,7 @@ impl Program {
             return false;
         };
         input.push(bytes);
+        self.prompted = ctx.now();
         self.write_input(ctx);
         self.input.is_some()
     }
@@ -514,6 +524,7 @@ impl Program {
     pub(crate) fn resize(&mut self, ctx: &mut Context, size: TerminalSize) -> io::Result<()> {
         if let Some(terminal) = &self.terminal {
             set_terminal_size(terminal.as_fd(), size)?;
+            self.prompted = ctx.now();
             self.sink.resize(ctx, size);
         }
         Ok(())

@@ -17,6 +17,10 @@ const PENDING: usize = 32 << 10;
 /// Plain output is kept up to this size, or half of the scrollback.
 const PENDING_PLAIN: usize = 512 << 10;
 
+/// About so many bytes are laid out, or skipped, in a microsecond.
+const LAID_OUT: usize = 40;
+const SKIPPED: usize = 2000;
+
 /// The settings of the screens of a service.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScreenSettings {
@@ -34,6 +38,8 @@ pub(crate) struct Follower {
     rest: Vec<u8>,
     skimmer: Skimmer,
     history: usize,
+    /// The work of laying out, in microseconds.
+    work: usize,
 }
 
 impl Follower {
@@ -44,7 +50,13 @@ impl Follower {
             rest: Vec::new(),
             skimmer: Skimmer::default(),
             history: settings.history,
+            work: 0,
         }
+    }
+
+    /// The work of laying out since the last call, in microseconds.
+    pub(crate) fn take_work(&mut self) -> usize {
+        std::mem::take(&mut self.work)
     }
 
     /// The memory in bytes.
@@ -77,8 +89,11 @@ impl Follower {
         // Output that is no longer kept is skipped.
         let mut from = self.laid.max(output.start());
         if self.skimmer.is_plain && self.rest.is_empty() && self.screen.scrolls_as_a_whole() {
+            let begin = from;
             from = self.skip(output, from);
+            self.work += (from - begin) as usize / SKIPPED;
         }
+        self.work += (output.end() - from) as usize / LAID_OUT;
         while from < output.end() {
             let (_, piece) = output.piece(from, PENDING);
             from += piece.len() as u64;
