@@ -17,7 +17,8 @@ use super::tls::TlsFlags;
 #[cfg(feature = "deflate")]
 use crate::protocol::deflate::DeflateConfig;
 use crate::service::{
-    AgentConfig, AppConfig, Endpoint, PipeConfig, ProcessesConfig, RestartLimit, TerminalConfig,
+    AgentConfig, AppConfig, Endpoint, PipeConfig, ProcessesConfig, RecordConfig, RestartLimit,
+    TerminalConfig,
 };
 #[cfg(feature = "mcp")]
 use crate::service::{McpConfig, ProgramPlace};
@@ -71,6 +72,8 @@ pub(crate) struct Settings {
     pub(crate) pipe: PipeConfig,
     pub(crate) processes: ProcessesConfig,
     pub(crate) terminal: TerminalConfig,
+    /// How terminals are recorded, if `--record` is given.
+    pub(crate) record: RecordConfig,
 }
 
 /// The values of `--announce`, `--announce-pid` and `--announce-extra`.
@@ -138,7 +141,13 @@ impl Settings {
             pipe: PipeConfig::new(endpoint(), program()),
             processes: ProcessesConfig::new(endpoint()),
             terminal: TerminalConfig::new(endpoint(), program()),
+            record: RecordConfig::new(""),
         }
+    }
+
+    /// How terminals are recorded, if they are.
+    pub(super) fn recording(&self) -> Option<RecordConfig> {
+        self.has("record").then(|| self.record.clone())
     }
 
     /// Records that a flag was given.

@@ -18,6 +18,9 @@ use super::status::Status;
 use super::topics::SubscribeError;
 use crate::protocol::{CloseCode, CloseReason, Message, Response, Time};
 
+/// The media type of server-sent events, which a browser's `EventSource` reads.
+const EVENT_STREAM: &str = "text/event-stream";
+
 /// The server's interface for services. Most methods of a [`Service`](crate::Service) take it as an argument.
 ///
 /// A service acts only on its own clients. No method removes a client: the server removes a closed or failed client
@@ -418,7 +421,14 @@ impl Context {
     /// head.
     pub fn begin_stream(&mut self, id: ClientId, fields: &[(&str, &str)]) -> Result<(), SendError> {
         let (client, env) = self.core.own(id).ok_or(SendError::Gone)?;
-        client.begin_stream(env, fields)
+        client.begin_stream(env, EVENT_STREAM, fields)
+    }
+
+    /// Begins to answer a call with a body of any length. Its pieces follow as those of a stream, without a pause: while nothing is
+    /// queued for the caller, the server may send a comment of an event stream.
+    pub(crate) fn begin_body(&mut self, id: ClientId, content_type: &str) -> Result<(), SendError> {
+        let (client, env) = self.core.own(id).ok_or(SendError::Gone)?;
+        client.begin_stream(env, content_type, &[])
     }
 
     /// Sends a piece of a stream: one or more whole events, because the server sends a comment between two pieces if nothing

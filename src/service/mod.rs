@@ -52,7 +52,9 @@ pub use framing::{Framing, ParseFramingError};
 #[cfg(feature = "mcp")]
 pub use mcp::{Mcp, McpConfig, McpShare, McpStart};
 pub use pipe_program::{PipeConfig, PipePerClient, PipeShared};
-pub use process::{Compat, Processes, ProcessesConfig, SessionCommand, Terminal, TerminalConfig};
+pub use process::{
+    Compat, Processes, ProcessesConfig, RecordConfig, SessionCommand, Terminal, TerminalConfig,
+};
 #[cfg(feature = "cli")]
 pub(crate) use routes::Pages;
 pub use routes::{Routes, RoutesBuilder, RoutesError};

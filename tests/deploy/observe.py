@@ -33,7 +33,7 @@ IGNORE_INPUT = ["sh", "-c", "cat >/dev/null"]
 ROUTES = {
     "/acp": {"agent": {"command": IGNORE_INPUT}},
     "/terminal": {"terminal": {"command": ["sh"]}},
-    "/process": {"processes": {}},
+    "/process": {"processes": {"record": "."}},
     "/mcp": {"mcp": {"command": IGNORE_INPUT}},
     "/pipe": {"pipe": {"command": ["cat"]}},
     "/live/...": {"app": {"command": IGNORE_INPUT}},

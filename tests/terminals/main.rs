@@ -13,6 +13,7 @@ mod other_terminals_can_attach;
 mod processes_are_reached_over_http;
 mod processes_have_names;
 mod programs_without_a_terminal_are_filters;
+mod terminals_are_recorded;
 mod terminals_lose_nothing;
 
 use std::net::SocketAddr;

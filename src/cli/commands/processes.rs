@@ -3,7 +3,7 @@
 //! `outrigger processes` is an HTTP API to start, watch and signal processes, and to attach to their terminals. With
 //! `outrigger terminal`, each client gets a program on a terminal of its own.
 
-use super::super::flags::shared::{LINGER, PASS_ENV};
+use super::super::flags::shared::{LINGER, PASS_ENV, RECORD, RECORD_INPUT, RECORD_LIMIT};
 use super::super::flags::{Flag, Takes, put, samples, turn_on};
 use super::super::values::{duration, number, size};
 use super::{Command, ProgramArg, Serves};
@@ -25,7 +25,7 @@ Starts processes, watches and signals them, and attaches clients to their termin
 outlives its client. Its output is read and kept while no client is attached.
 
   POST /process/spawn         {\"command\",\"args\",\"cwd\",\"env\",\"as_user\",\"as_root\",\"allocate_tty\",
-                              \"rows\",\"cols\",\"timeout_sec\",\"stdin_b64\"}
+                              \"rows\",\"cols\",\"timeout_sec\",\"stdin_b64\",\"record\"}
   POST /process/exec          the same; answers when the process has exited, with all of its output
   GET  /process               all processes; ?usage=1 adds their use of processor and memory
   PUT  /process/by-name/NAME  starts a process as spawn does, unless one has the name; answers with
@@ -42,6 +42,7 @@ outlives its client. Its output is read and kept while no client is attached.
   GET  /process/ID/screen     what its terminal shows; ?format=text or ansi, ?lines=N above it
   POST /process/ID/wait       {\"text\",\"regex\",\"idle_ms\",\"changed_since\",\"exit\",\"timeout_ms\"}:
                               answers when one of these is true, with the screen
+  GET  /process/ID/recording  the recording of its terminal (--record), an asciicast
   POST /process/ID/input      {\"text\",\"keys\":[\"Enter\",\"C-c\"],\"paste\"}
   GET  /process/spec.json     this API in OpenAPI, without the WebSocket; spec.yaml as well
 
@@ -78,6 +79,7 @@ terminals (feature web).
     serves: Serves::One(|settings, params| {
         Ok(Box::new(Processes::new(ProcessesConfig {
             endpoint: params.endpoint,
+            record: settings.recording(),
             ..settings.processes.clone()
         })))
     }),
@@ -211,6 +213,16 @@ const PROCESSES_FLAGS: &[Flag] = &[
         },
         ..Flag::BASE
     },
+    RECORD,
+    Flag {
+        name: "record-on-request",
+        help: "record only those terminals whose call has \"record\":true, instead of all",
+        requires: Some("record"),
+        set: |settings, _| turn_on(&mut settings.record.on_request),
+        ..Flag::BASE
+    },
+    RECORD_INPUT,
+    RECORD_LIMIT,
     PASS_ENV,
     LINGER,
     Flag {
@@ -277,6 +289,7 @@ input. ttyd's subprotocol 'tty' works, too. In a browser, the address is a page 
         let terminal = Terminal::new(TerminalConfig {
             endpoint: params.endpoint,
             command: settings.program.clone(),
+            record: settings.recording(),
             ..settings.terminal.clone()
         })?;
         Ok(Box::new(terminal))
@@ -341,6 +354,9 @@ const TERMINAL_FLAGS: &[Flag] = &[
         set: |settings, _| turn_on(&mut settings.terminal.once),
         ..Flag::BASE
     },
+    RECORD,
+    RECORD_INPUT,
+    RECORD_LIMIT,
     PASS_ENV,
     LINGER,
 ];

@@ -1,7 +1,7 @@
 //! Flags that several commands have, and those of all servers for the configuration file and the log.
 
-use super::super::values::{choice, duration, number};
-use super::{Flag, Takes, put, samples};
+use super::super::values::{choice, duration, number, size};
+use super::{Flag, Takes, put, samples, turn_on};
 use crate::service::{Framing, OnFailure};
 
 pub(super) const LOG: Flag = Flag {
@@ -83,6 +83,45 @@ pub(crate) const LINGER: Flag = Flag {
         (settings.processes.linger, settings.terminal.linger) = (time, time);
         Ok(())
     },
+    ..Flag::BASE
+};
+
+pub(crate) const RECORD: Flag = Flag {
+    name: "record",
+    takes: Takes::One("DIR"),
+    help: "record each terminal as an asciicast v3 file in this directory, which only the server's user can read",
+    set: |settings, value| {
+        settings.record.dir = value.into();
+        let checked = settings.record.check();
+        checked.map_err(|error| format!("cannot create files in '{value}': {error}"))
+    },
+    accepts: samples(&["/tmp"]),
+    rejects: &["", "/no/such/directory", "/dev/null"],
+    ..Flag::BASE
+};
+
+pub(crate) const RECORD_INPUT: Flag = Flag {
+    name: "record-input",
+    help: "record what clients type, too, including passwords",
+    requires: Some("record"),
+    set: |settings, _| turn_on(&mut settings.record.input),
+    ..Flag::BASE
+};
+
+pub(crate) const RECORD_LIMIT: Flag = Flag {
+    name: "record-limit",
+    takes: Takes::One("BYTES"),
+    default: Some("256MiB"),
+    help: "maximum length of a recording, which then ends",
+    requires: Some("record"),
+    set: |settings, value| {
+        put(
+            &mut settings.record.limit,
+            size(value, 4096..=1 << 50).map(|limit| limit as u64),
+        )
+    },
+    accepts: samples(&["4KiB"]),
+    rejects: &["4095", "lots"],
     ..Flag::BASE
 };
 

@@ -12,9 +12,6 @@ use crate::server::budget::CALL;
 use crate::server::env::Env;
 use crate::server::error::SendError;
 
-/// The media type of server-sent events, which a browser's `EventSource` reads.
-const EVENT_STREAM: (&str, &str) = ("Content-Type", "text/event-stream");
-
 impl Wire {
     /// Records that the caller is gone. Returns whether its call had not been completely answered, so that the service has
     /// to be told.
@@ -154,15 +151,16 @@ impl Client {
         }
     }
 
-    /// Begins to answer a call with an event stream. `fields` are added to the head.
+    /// Begins to answer a call with an event stream, or with a body of any length. `fields` are added to the head.
     pub(crate) fn begin_stream(
         &mut self,
         env: &mut Env,
+        content_type: &str,
         fields: &[(&str, &str)],
     ) -> Result<(), SendError> {
         self.wire.protocol.expect(HttpState::Answering)?;
         env.counters.responded(StatusCode::OK);
-        let fields = [&[EVENT_STREAM], fields].concat();
+        let fields = [&[("Content-Type", content_type)], fields].concat();
         self.transmit_http(env, |http, now, out| {
             http.begin_stream(now, HttpDate::now(), &fields, out)
         });

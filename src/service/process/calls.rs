@@ -58,6 +58,7 @@ pub(crate) enum Action {
     Screen,
     Wait,
     Input,
+    Recording,
 }
 
 /// The format of the API description.
@@ -154,6 +155,7 @@ impl Action {
             | Self::Kill
             | Self::Resize
             | Self::Stream
+            | Self::Recording
             | Self::Delete => Scope::All,
         }
     }
@@ -171,6 +173,7 @@ impl Action {
             ["screen"] => (Self::Screen, "GET"),
             ["wait"] => (Self::Wait, "POST"),
             ["input"] => (Self::Input, "POST"),
+            ["recording"] => (Self::Recording, "GET"),
             _ => return Err(Rejection::not_found()),
         })
     }
@@ -200,6 +203,8 @@ pub(crate) struct RunRequest {
     pub(crate) timeout: Option<Duration>,
     /// All of its input.
     pub(crate) stdin: Option<Vec<u8>>,
+    /// Whether its terminal is recorded.
+    pub(crate) record: bool,
 }
 
 impl RunRequest {
@@ -213,6 +218,7 @@ impl RunRequest {
             terminal: Some(size),
             timeout: None,
             stdin: None,
+            record: false,
         }
     }
 }
@@ -240,6 +246,7 @@ const EXEC: &Schema = &[
     ("rows", FieldType::Number),
     ("cols", FieldType::Number),
     ("stdin_b64", FieldType::Text),
+    ("record", FieldType::Flag),
     ("max_output_bytes", FieldType::Number),
 ];
 
@@ -378,6 +385,12 @@ fn read_run(fields: &BodyFields<'_>, compat: Compat) -> Result<RunRequest, Rejec
             "\"stdin_b64\" and \"allocate_tty\" exclude each other: the input of a terminal has no end",
         ));
     }
+    let record = fields.flag("record");
+    if record && terminal.is_none() {
+        return Err(bad_request(
+            "\"record\" without \"allocate_tty\": only terminals are recorded",
+        ));
+    }
     Ok(RunRequest {
         command,
         cwd: cwd.map(str::to_owned),
@@ -386,6 +399,7 @@ fn read_run(fields: &BodyFields<'_>, compat: Compat) -> Result<RunRequest, Rejec
         terminal,
         timeout: timeout.filter(|timeout| *timeout <= MAX_TIMEOUT),
         stdin,
+        record,
     })
 }
 
@@ -651,6 +665,7 @@ mod tests {
             ),
             (r#"{"command":"sh","rows":0}"#, "\"rows\""),
             (r#"{"command":"sh","as_root":1}"#, "\"as_root\""),
+            (r#"{"command":"sh","record":true}"#, "only terminals"),
             (r#"{"command":"sh","as_user":"no such user"}"#, "no user"),
             (r#"{"command":"sh","as_user":"root:x"}"#, "not a number"),
             (

@@ -44,13 +44,14 @@ impl RequestDigest {
             terminal,
             timeout,
             stdin,
+            record,
         } = request;
         // The order of the members of a JSON object has no meaning.
         let mut env: Vec<_> = env.iter().collect();
         env.sort();
         // It may be long, and printing it as numbers would take time.
         let stdin = stdin.as_ref().map(Sha256::digest);
-        let fields = (command, cwd, env, account, terminal, timeout, stdin);
+        let fields = (command, cwd, env, account, terminal, timeout, stdin, record);
         Self(Sha256::digest(format!("{fields:?}")).into())
     }
 }

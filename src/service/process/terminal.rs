@@ -12,6 +12,7 @@ use super::calls::{AttachQuery, find_account, size_of};
 use super::dialect::Dialect;
 use super::program::{Launch, MARK, PassEnv};
 use super::programs::Programs;
+use super::recording::{RecordConfig, Recorder};
 use super::sink::{ContextOutput, RESTARTING, Sink};
 use crate::log_event::{log_event, word};
 use crate::service::Endpoint;
@@ -52,6 +53,8 @@ pub struct TerminalConfig {
     pub linger: Duration,
     /// Variables of the server's environment that a program of another user gets too.
     pub pass_env: Vec<String>,
+    /// How the terminals are recorded; `None` if they are not. [`RecordConfig::on_request`] has no effect.
+    pub record: Option<RecordConfig>,
 }
 
 impl TerminalConfig {
@@ -67,6 +70,7 @@ impl TerminalConfig {
             once: false,
             linger: LINGER,
             pass_env: Vec::new(),
+            record: None,
         }
     }
 }
@@ -87,6 +91,7 @@ pub struct Terminal {
     config: TerminalConfig,
     /// The account that the programs run as; `None` for the server's own.
     account: Option<Account>,
+    recorder: Option<Recorder>,
     programs: Programs,
     /// Clients whose programs are not started yet.
     waiting: IdMap<ClientId, Waiting>,
@@ -122,6 +127,7 @@ impl Terminal {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         Ok(Self {
+            recorder: config.record.clone().map(Recorder::new),
             config,
             account,
             programs: Programs::default(),
@@ -145,6 +151,7 @@ impl Terminal {
             stdin: None,
             timeout: None,
             linger: Some(self.config.linger),
+            recorder: self.recorder.clone(),
         }
     }
 
@@ -302,6 +309,9 @@ impl Service for Terminal {
 
     fn metrics(&self, out: &mut Metrics) {
         process_metrics(out, self.programs.len(), self.started);
+        if let Some(recorder) = &self.recorder {
+            recorder.metrics(out);
+        }
     }
 
     /// Whether a client has not been sent the last output of its program, and why it ended.

@@ -87,6 +87,7 @@ impl Processes {
         }
         let command = self.session_command(name, request)?;
         let run = RunRequest::on_terminal(command, size_of(request)?);
+        let run = self.decide_recording(run)?;
         self.check_room(ctx)?;
         Ok(Accepted::Session(key, run, attach))
     }

@@ -25,6 +25,7 @@ use super::exec::ExecCalls;
 use super::names::{NameKey, Names, Waiter};
 use super::program::{Launch, PassEnv, Program};
 use super::programs::Programs;
+use super::recording::{Downloads, Recorder, Recording};
 use super::responses::{Details, spawned, spec, start_failed, status, summary};
 use super::screen::{Format, ScreenSettings};
 use super::sink::{ContextOutput, Sink};
@@ -40,6 +41,9 @@ use crate::{
 
 /// The header field with the content type of a stream's events.
 const EVENTS_ARE_JSON: (&str, &str) = ("X-SSE-Content-Type", "application/json");
+
+/// The media type of a recording.
+const ASCIICAST: &str = "application/x-asciicast";
 
 /// How long a client that has half-closed its connection is kept while it has unread output and takes nothing.
 const CATCHING_UP: Duration = Duration::from_secs(5);
@@ -72,6 +76,9 @@ pub struct Processes {
     exec_calls: ExecCalls,
     names: Names,
     waits: Waits,
+    /// Records terminals.
+    recorder: Option<Recorder>,
+    downloads: Downloads,
     /// The request of the handshake that was accepted last. `connected` follows at once.
     accepted: Option<Accepted>,
     started: u64,
@@ -105,6 +112,8 @@ impl Processes {
             exec_calls: ExecCalls::new(config.max_exec_output, config.compat),
             names: Names::default(),
             waits: Waits::default(),
+            recorder: config.record.clone().map(Recorder::new),
+            downloads: Downloads::default(),
             accepted: None,
             config,
             started: 0,
@@ -175,7 +184,7 @@ impl Processes {
             Call::List => self.list(ctx, caller, switch(request, "usage")?),
             Call::Spawn => {
                 let start = Start {
-                    request: read_spawn(body, compat)?,
+                    request: self.decide_recording(read_spawn(body, compat)?)?,
                     purpose: Purpose::Spawn,
                 };
                 return self.enqueue(ctx, caller, start).map(|()| None);
@@ -185,14 +194,14 @@ impl Processes {
                 let most = self.config.max_exec_output;
                 let (request, limit) = read_exec(body, most, compat)?;
                 let start = Start {
-                    request,
+                    request: self.decide_recording(request)?,
                     purpose: Purpose::Exec(limit, details),
                 };
                 return self.enqueue(ctx, caller, start).map(|()| None);
             }
             Call::Ensure(name) => {
                 let key = self.key(ctx, caller, name);
-                let run = read_spawn(body, compat)?;
+                let run = self.decide_recording(read_spawn(body, compat)?)?;
                 return self.ensure(ctx, caller, &key, run, switch(request, "restart")?);
             }
             Call::Process(which, action) => {
@@ -276,7 +285,31 @@ impl Processes {
                 let is_last = false;
                 self.write(ctx, id, InputData { bytes, is_last })?
             }
+            Action::Recording => {
+                let program = self.programs.get_mut(id).ok_or_else(no_process)?;
+                let recording = program.recording().and_then(Recording::open);
+                let why = "the process has no recording";
+                let file = recording.ok_or_else(|| Rejection::new(StatusCode::NOT_FOUND, why))?;
+                if ctx.begin_body(caller, ASCIICAST).is_ok() && request.method() != "HEAD" {
+                    self.downloads.add(ctx, caller, file);
+                }
+                return Ok(None);
+            }
         }))
+    }
+
+    /// Decides whether the terminal of a request is recorded.
+    fn decide_recording(&self, mut request: RunRequest) -> Result<RunRequest, Rejection> {
+        match &self.recorder {
+            None if request.record => {
+                Err(bad_request("\"record\": the server keeps no recordings"))
+            }
+            None => Ok(request),
+            Some(recorder) => {
+                request.record |= recorder.records_all() && request.terminal.is_some();
+                Ok(request)
+            }
+        }
     }
 
     /// A process whose screen is known.
@@ -364,6 +397,7 @@ impl Processes {
             stdin: request.stdin,
             timeout: request.timeout,
             linger: (!is_compatible || !is_exec).then_some(self.config.linger),
+            recorder: self.recorder.clone().filter(|_| request.record),
         };
         let size = launch.terminal;
         let sink = match purpose {
@@ -591,6 +625,7 @@ impl Service for Processes {
         }
         self.stop_waiting(ctx, caller);
         self.waits.remove(caller);
+        self.downloads.remove(caller);
         self.programs.detach(ctx, caller);
         self.follow_up(ctx);
     }
@@ -600,6 +635,7 @@ impl Service for Processes {
             || self.waiting.contains_key(&client)
             || self.names.waits(client)
             || self.waits.contains(client)
+            || self.downloads.contains(client)
             || (self.stopping && self.programs.delivers_to(client))
     }
 
@@ -658,6 +694,7 @@ impl Service for Processes {
 
     fn drained(&mut self, ctx: &mut Context, client: ClientId) {
         self.programs.drained(ctx, client);
+        self.downloads.send(ctx, client);
         self.follow_up(ctx);
     }
 
@@ -680,6 +717,7 @@ impl Service for Processes {
         self.exec_calls.clients(visit);
         self.names.clients(visit);
         self.waits.clients(visit);
+        self.downloads.clients(visit);
         let waiting = self.waiting.keys().copied();
         waiting
             .filter(|client| !self.names.waits(*client))
@@ -692,7 +730,9 @@ impl Service for Processes {
     }
 
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
-        if !self.waits.handle_timer(ctx, timer, &mut self.programs) {
+        if !self.waits.handle_timer(ctx, timer, &mut self.programs)
+            && !self.downloads.handle_timer(ctx, timer)
+        {
             self.programs.timer(ctx, timer);
         }
         self.follow_up(ctx);
@@ -723,6 +763,9 @@ impl Service for Processes {
         let programs = self.programs.iter();
         let running = programs.filter(|program| program.exit().is_none());
         process_metrics(out, running.count(), self.started);
+        if let Some(recorder) = &self.recorder {
+            recorder.metrics(out);
+        }
     }
 
     /// Stops all processes except those of `exec` calls. Attached clients get the rest of the output and the exit.

@@ -7,6 +7,7 @@ use crate::service::Endpoint;
 use crate::service::process::compat::Compat;
 #[cfg(feature = "cli")]
 use crate::service::process::names::check_name;
+use crate::service::process::recording::RecordConfig;
 
 /// The settings of the process API.
 #[derive(Clone, Debug)]
@@ -38,6 +39,8 @@ pub struct ProcessesConfig {
     pub shared_names: bool,
     /// Whether the screens of terminals are kept, and how many rows above each.
     pub screens: Option<usize>,
+    /// How terminals are recorded; `None` if none is.
+    pub record: Option<RecordConfig>,
 }
 
 /// A command that a client starts on a terminal when it attaches to a name that has no process.
@@ -66,6 +69,7 @@ impl ProcessesConfig {
             sessions: Vec::new(),
             shared_names: false,
             screens: Some(500),
+            record: None,
         }
     }
 }

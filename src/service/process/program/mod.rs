@@ -15,6 +15,7 @@ use uuid::Uuid;
 use self::streams::{InputPipe, OutputPipe, PreparedLaunch, watch_terminal};
 pub(crate) use self::streams::{Launch, MARK, PassEnv};
 use super::attach::Role;
+use super::recording::Recording;
 use super::responses::ProgramExit;
 use super::scrollback::OutputStream;
 use super::sink::{ContextOutput, Sink};
@@ -29,6 +30,9 @@ const READ_PER_TURN: usize = 64 << 10;
 
 /// The maximum number of bytes of output that are read after the linger time, if the output never pauses.
 const LINGER_BYTES: usize = 1 << 20;
+
+/// About so many bytes are recorded in a microsecond.
+const RECORDED: usize = 200;
 
 /// How long the output of a program is read that is being stopped, if it would otherwise be read for as long as another
 /// process holds it open.
@@ -79,6 +83,7 @@ pub(crate) struct Program {
     time_limit: Option<Time>,
     /// Whether its output was held open for longer than that.
     output_timed_out: bool,
+    recording: Option<Box<Recording>>,
     pub(crate) sink: Sink,
 }
 
@@ -94,6 +99,7 @@ impl Program {
         let supervisor = Supervisor::start(ctx, &mut command, options, plan, launch.timeout)?;
         // Close the program's side of the terminal here. Otherwise the end of the output could not be seen.
         drop(command);
+        let recording = launch.record(ctx.now()).map(Box::new);
         let mut program = Self {
             id: launch.id,
             command: launch.command,
@@ -113,6 +119,7 @@ impl Program {
             linger: Linger::NotStarted,
             time_limit: launch.timeout.map(|timeout| ctx.now() + timeout),
             output_timed_out: false,
+            recording,
             sink,
         };
         if let Err(error) = program.watch(ctx) {
@@ -241,11 +248,18 @@ impl Program {
             Linger::Until(until) => until,
             Linger::NotStarted | Linger::Draining(_) | Linger::Done => None,
         };
-        let sink = self.sink.deadline();
-        [self.supervisor.deadline(), self.send_at, linger, sink]
+        let recording = self.recording.as_ref();
+        let recording = recording.and_then(|recording| recording.deadline());
+        let (supervisor, sink) = (self.supervisor.deadline(), self.sink.deadline());
+        [supervisor, self.send_at, linger, sink, recording]
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// The recording of its terminal, if there is one.
+    pub(crate) fn recording(&mut self) -> Option<&mut Recording> {
+        self.recording.as_deref_mut()
     }
 
     /// Whether the input queue is over its limit, so that no more input should be accepted.
@@ -293,6 +307,9 @@ impl Program {
             self.read_all(ctx);
         }
         self.sink.handle_timeout(ctx);
+        if let Some(recording) = &mut self.recording {
+            recording.handle_timeout(now);
+        }
         match self.supervisor.escalate(now) {
             Some(Escalation::TimedOut) => {
                 log_event!(Info, process = self.id, "ran longer than its timeout: KILL");
@@ -357,6 +374,9 @@ impl Program {
         {
             self.linger = Linger::Done;
             self.terminal = None;
+            if let Some(recording) = &mut self.recording {
+                recording.exit(ctx.now(), exit.code);
+            }
             self.sink.handle_exit(ctx, exit);
         }
     }
@@ -415,6 +435,10 @@ impl Program {
             match output.read(spare) {
                 Ok(0) => closed = true,
                 Ok(count) => {
+                    if let Some(recording) = &mut self.recording {
+                        recording.output(ctx.now(), &spare[..count]);
+                        ctx.spend(count / RECORDED);
+                    }
                     self.sink.commit(output.stream, count);
                     self.unsent += count;
                     self.last_output = ctx.now();
@@ -487,6 +511,9 @@ impl Program {
         };
         input.push(bytes);
         self.prompted = ctx.now();
+        if let Some(recording) = &mut self.recording {
+            recording.input(ctx.now(), bytes);
+        }
         self.write_input(ctx);
         self.input.is_some()
     }
@@ -507,7 +534,9 @@ impl Program {
     /// The memory of its output and of queued input, in bytes.
     pub(crate) fn held_memory(&self) -> usize {
         let queued = self.input.as_ref().map_or(0, InputPipe::queued);
-        self.sink.held_memory() + queued
+        let recording = self.recording.as_ref();
+        let recording = recording.map_or(0, |recording| recording.held());
+        self.sink.held_memory() + queued + recording
     }
 
     fn write_input(&mut self, ctx: &mut Context) {
@@ -525,6 +554,9 @@ impl Program {
         if let Some(terminal) = &self.terminal {
             set_terminal_size(terminal.as_fd(), size)?;
             self.prompted = ctx.now();
+            if let Some(recording) = &mut self.recording {
+                recording.resize(ctx.now(), size);
+            }
             self.sink.resize(ctx, size);
         }
         Ok(())

@@ -13,9 +13,10 @@ use rustix::io::Errno;
 use uuid::Uuid;
 
 use crate::service::pipe::{ByteQueue, PipeState};
+use crate::service::process::recording::{Recorded, Recorder, Recording};
 use crate::service::process::scrollback::OutputStream;
 use crate::sys::{Account, StartOptions, TerminalSize, open_pty, read_output};
-use crate::{Context, Interest, Readiness, SourceId};
+use crate::{Context, Interest, Readiness, SourceId, Time};
 
 /// The environment variable that marks the processes of a program, so that those that it leaves behind can be found.
 pub(crate) const MARK: &str = "OUTRIGGER_PROCESS_ID";
@@ -47,6 +48,8 @@ pub(crate) struct Launch {
     /// How long output is read after the program's exit if another process holds the output open; `None` for as long as it
     /// does, up to `timeout`.
     pub(crate) linger: Option<Duration>,
+    /// Records its terminal.
+    pub(crate) recorder: Option<Recorder>,
 }
 
 /// The variables of the server's environment that a program of another account gets.
@@ -123,6 +126,18 @@ impl Launch {
             options,
             terminal,
         })
+    }
+
+    /// Begins to record its terminal, if it has one and is to be recorded.
+    pub(super) fn record(&self, now: Time) -> Option<Recording> {
+        let kind = self.env.iter().find(|(name, _)| name == "TERM");
+        let recorded = Recorded {
+            id: self.id,
+            command: &self.command,
+            kind: kind.map_or(TERM, |(_, kind)| kind),
+            size: self.terminal?,
+        };
+        self.recorder.as_ref()?.begin(now, recorded)
     }
 }
 
