@@ -201,6 +201,7 @@ fn receive<S: Service>(
             payload.recycle(&mut ctx.core.env.protocol.buffers);
         }
         Some(Inbound::OverRate) => {}
+        Some(Inbound::Heartbeat(payload)) => payload.recycle(&mut ctx.core.env.protocol.buffers),
         Some(Inbound::Http(event)) => handle_http(ctx, service, id, event),
         Some(Inbound::Response(event)) => handle_answer(ctx, service, id, event, input),
     }

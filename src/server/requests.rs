@@ -336,6 +336,9 @@ fn upgrade<S: Service>(
         if let Some((token, notice)) = token.zip(notice) {
             client.make_resumable(env, &token, lasting, notice);
         }
+        if let Some(name) = resumption::heartbeat(request) {
+            client.answer_heartbeats(env, &name, 0);
+        }
     });
     let principal = ctx.principal(id);
     let trace = ctx

@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use super::client::{Join, WrongCount};
+use super::client::{Join, WrongCount, is_heartbeat_name};
 use super::context::Context;
 use super::core::Core;
 use super::event_loop::Server;
@@ -24,6 +24,9 @@ const FIELD: &str = "Outrigger-Resume";
 
 /// The header field that names the node of a token which another node got.
 const NODE_FIELD: &str = "Outrigger-Node";
+
+/// The parameter that asks for heartbeats.
+const HEARTBEAT: &str = "heartbeat";
 
 /// What a handshake asks for with its `resume` parameter or header field.
 #[derive(Debug)]
@@ -115,11 +118,19 @@ pub(super) fn read(
     }))
 }
 
+/// The name of the heartbeat that a handshake asks for.
+pub(super) fn heartbeat<'a>(request: &'a Request<'_>) -> Option<Cow<'a, str>> {
+    request
+        .parameters(HEARTBEAT)
+        .find(|name| is_heartbeat_name(name))
+}
+
 /// Removes the parameters of this module from a query.
 pub(crate) fn without_resume(query: &str) -> String {
-    let is_ours = |pair: &&str| {
-        let name = pair.split('=').next();
-        matches!(name, Some("resume" | "received" | "notice"))
+    let is_ours = |pair: &&str| match pair.split_once('=') {
+        Some((HEARTBEAT, name)) => is_heartbeat_name(name),
+        Some((name, _)) => matches!(name, "resume" | "received" | "notice"),
+        None => matches!(*pair, "resume" | "received" | "notice"),
     };
     let kept: Vec<_> = query.split('&').filter(|pair| !is_ours(pair)).collect();
     kept.join("&")
@@ -238,6 +249,9 @@ pub(super) fn resume(
         client.open_to_join(env, upgrade, &accept, codec, join);
         if notice {
             client.send_notice(env, &next, taken);
+        }
+        if let Some(name) = heartbeat(request) {
+            client.answer_heartbeats(env, &name, taken);
         }
     });
     Ok(())

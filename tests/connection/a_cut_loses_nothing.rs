@@ -181,6 +181,102 @@ fn a_page_gets_its_token_in_a_notice() {
 }
 
 #[test]
+fn a_page_asks_whether_its_connection_lives() {
+    // The bug: a page cannot see PINGs, so it asked for a file on another connection, which said nothing about this one.
+    const NAME: &str = "0123456789abcdef";
+    let server = echo();
+    let beat = format!(r#"{{"outrigger":{{"heartbeat":"{NAME}"}}}}"#);
+    let answer = |received: u64| {
+        format!(r#"{{"outrigger":{{"heartbeat":"{NAME}","received":{received}}}}}"#)
+    };
+    let expect = |wire: &mut Wire, text: &str| {
+        let frame = wire.read_frame();
+        let got = String::from_utf8(frame.payload).expect("UTF-8");
+        assert_eq!((frame.opcode, &*got), (TEXT, text));
+    };
+    let notice = |wire: &mut Wire, head: &str| {
+        let token = Resumable::from_response(Wire::open(server.address), head).token;
+        let received = json!({"outrigger": {"resume": token, "received": 2}});
+        let frame = wire.read_frame();
+        let got: serde_json::Value = serde_json::from_slice(&frame.payload).expect("JSON");
+        assert!(
+            got == received || got["outrigger"]["received"] == 0,
+            "{got}"
+        );
+        token
+    };
+
+    // A client that is not resumable. The first answer says that the server knows heartbeats.
+    let (mut wire, _) = ask(server.address, &format!("/?heartbeat={NAME}"), "");
+    expect(&mut wire, &answer(0));
+    wire.send_frame(TEXT, b"a");
+    expect(&mut wire, "a");
+    for _ in 0..3 {
+        wire.send_frame(TEXT, beat.as_bytes());
+        expect(&mut wire, &answer(1));
+    }
+    // Any other text is a message.
+    for other in [
+        &*beat.replace(NAME, "0123456789abcdeX"),
+        &beat.replace('{', " {"),
+    ] {
+        wire.send_frame(TEXT, other.as_bytes());
+        expect(&mut wire, other);
+    }
+    wire.send_frame(BINARY, beat.as_bytes());
+    assert_eq!(wire.read_frame().payload, beat.as_bytes());
+
+    // A resumable client: a heartbeat is not counted, before and after a cut.
+    let target = format!("/?resume=new&notice=1&heartbeat={NAME}");
+    let (mut wire, head) = ask(server.address, &target, "");
+    let token = notice(&mut wire, &head);
+    expect(&mut wire, &answer(0));
+    for text in ["1", "2"] {
+        wire.send_frame(TEXT, text.as_bytes());
+        expect(&mut wire, text);
+        wire.send_frame(TEXT, beat.as_bytes());
+        expect(&mut wire, &answer(text.parse().expect("a number")));
+    }
+    wire.reset();
+    let target = format!("/?resume={token}&received=2&notice=1&heartbeat={NAME}");
+    let (mut wire, head) = ask(server.address, &target, "");
+    notice(&mut wire, &head);
+    expect(&mut wire, &answer(2));
+    wire.send_frame(TEXT, b"3");
+    expect(&mut wire, "3");
+    wire.send_frame(TEXT, beat.as_bytes());
+    expect(&mut wire, &answer(3));
+
+    // A client that asks for none, or with a parameter of its own, gets its message back.
+    for target in ["/", "/?heartbeat=30"] {
+        let (mut wire, _) = ask(server.address, target, "");
+        wire.send_frame(TEXT, beat.as_bytes());
+        expect(&mut wire, &beat);
+    }
+}
+
+#[test]
+fn a_page_in_the_foreground_is_idle_if_nobody_uses_it() {
+    const NAME: &str = "0123456789abcdef";
+    let mut config = patient();
+    config.timeouts.idle = Some(Duration::from_millis(400));
+    let server = TestServer::echo(config);
+    let (mut wire, _) = ask(server.address, &format!("/?heartbeat={NAME}"), "");
+    wire.read_frame();
+    let beat = format!(r#"{{"outrigger":{{"heartbeat":"{NAME}"}}}}"#);
+    // Each answer follows its heartbeat, until the connection is closed in spite of them.
+    loop {
+        wire.send_frame(TEXT, beat.as_bytes());
+        let frame = wire.read_frame();
+        if frame.opcode == CLOSE {
+            assert_eq!(frame.payload[..2], 1001_u16.to_be_bytes());
+            break;
+        }
+        assert_eq!(frame.opcode, TEXT);
+    }
+}
+
+#[test]
 fn a_live_connection_is_taken_over() {
     let server = echo();
     let mut first = Resumable::connect(server.address, "/");

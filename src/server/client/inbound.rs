@@ -82,6 +82,8 @@ pub(crate) enum Inbound<'a> {
     Message(Payload<'a>),
     /// A message over the rate limit, which has closed the connection.
     OverRate,
+    /// A heartbeat, which has been answered.
+    Heartbeat(Payload<'a>),
     /// An HTTP event.
     Http(HttpEvent<'a>),
     /// The answer to a handshake of this side.
@@ -344,6 +346,7 @@ impl Client {
         let Protocol::WebSocket(socket) = &mut self.wire.protocol else {
             return self.wire.receive_head(env, input);
         };
+        let last_message = socket.last_message();
         let payload = if holds {
             socket.receive_control(env.now, input, &mut env.protocol, &mut env.output);
             None
@@ -354,13 +357,22 @@ impl Client {
             self.confirm(env, count);
         }
         let payload = payload?;
-        self.traffic.messages_in += 1;
+        let is_heartbeat = self.wire.is_heartbeat(payload.as_message());
+        self.traffic.messages_in += u64::from(!is_heartbeat);
         if env.config.rate_limit.is_some() && self.wire.is_over_rate(env, 1) {
             if let Some(socket) = self.wire.protocol.websocket_mut() {
                 // At once, without waiting for what a resumable client has not confirmed.
                 socket.close(env.now, CloseReason::rate_limit(), &mut env.output);
             }
             return Some(Inbound::OverRate);
+        }
+        if is_heartbeat {
+            // A page in the foreground is not active for that reason alone.
+            if let Some(socket) = self.wire.protocol.websocket_mut() {
+                socket.handle_message(last_message);
+            }
+            self.send_heartbeat(env, self.traffic.messages_in);
+            return Some(Inbound::Heartbeat(payload));
         }
         Some(Inbound::Message(payload))
     }

@@ -10,6 +10,7 @@
 
 mod broadcast;
 mod delivery;
+mod heartbeat;
 mod http;
 mod inbound;
 mod lifecycle;
@@ -28,6 +29,7 @@ use std::time::Duration;
 
 pub(super) use self::broadcast::{Batches, Broadcast};
 pub(super) use self::delivery::{Delivery, WrongCount};
+pub(super) use self::heartbeat::is_heartbeat_name;
 pub(super) use self::inbound::{Inbound, Input, Read, ReadGate, SHORT_READ, Why};
 pub use self::membership::Keep;
 pub(super) use self::membership::{Memberships, TopicId};

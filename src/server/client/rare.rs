@@ -24,6 +24,8 @@ pub(super) struct Rare {
     /// What the client keeps across its connections. It is here so that a client has one pointer only, and stays with the client
     /// when the wires are exchanged.
     pub(super) delivery: Option<Box<Delivery>>,
+    /// The name of the heartbeat of this connection, if the client asked for one.
+    pub(super) heartbeat: Option<Box<str>>,
     /// The topics of the client. They stay with the client, too.
     pub(super) memberships: Memberships,
 }
@@ -52,10 +54,10 @@ impl Rare {
         self.output.held() + self.unread.capacity() + outbox + self.memberships.held()
     }
 
-    /// Whether nothing is queued in either direction, and no message is kept until it is confirmed.
+    /// Whether nothing is queued in either direction, no message is kept until it is confirmed, and none can be a heartbeat.
     pub(super) fn is_quiet(&self) -> bool {
         let is_idle = self.output.is_idle() && self.unread.is_empty();
-        is_idle && self.delivery.is_none() && self.join.is_none()
+        is_idle && self.delivery.is_none() && self.join.is_none() && self.heartbeat.is_none()
     }
 }
 

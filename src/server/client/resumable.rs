@@ -18,7 +18,7 @@ use crate::protocol::deflate::Codec;
 use crate::protocol::handshake::Upgrade;
 use crate::protocol::http::HttpConnection;
 use crate::protocol::{
-    Accept, Cause, CloseCode, CloseReason, Message, SentHeader, State, StatusCode, Time, WebSocket,
+    Accept, Cause, CloseCode, CloseReason, Message, State, StatusCode, Time, WebSocket,
 };
 use crate::server::env::{Env, News};
 use crate::server::resume_token::{ResumeToken, Secret};
@@ -179,11 +179,7 @@ impl Client {
     /// Sends the notice: the token and the number of messages that the server has received. It is not counted as a
     /// message.
     pub(crate) fn send_notice(&mut self, env: &mut Env, token: &ResumeToken, received: u64) {
-        let notice = token.notice(received);
-        self.transmit(env, |_, _, out| {
-            let message = Message::Text(&notice);
-            SentHeader::new(message.opcode(), notice.len()).append_with(notice.as_bytes(), out);
-        });
+        self.send_uncounted(env, &token.notice(received));
     }
 
     // Sending.
