@@ -152,7 +152,7 @@ mod pages {
 
     /// The files of the terminal page, which need those of xterm.js.
     const TERMINAL: &[&str] = &[
-        "connection.js",
+        "outrigger_addon.js",
         "terminal.css",
         "terminal.html",
         "terminal.js",

@@ -117,19 +117,22 @@ END
 END
   (cd "$work/suite" && command npm pack --silent --pack-destination "$out/npm" >/dev/null)
   mkdir "$work/client"
-  cp web/resumable.js "$work/client/index.js"
-  cp packaging/npm-client/index.d.ts LICENSE-MIT LICENSE-APACHE "$work/client"
+  packaging/npm-client/files.sh "$work/client"
+  cp LICENSE-MIT LICENSE-APACHE "$work/client"
   packaging/fill.sh packaging/npm-client/README.md "$work/client/README.md"
   cat >"$work/client/package.json" <<END
 {
   "name": "$NPM-client",
   "version": "$version",
-  "description": "A WebSocket that survives cuts: every message arrives exactly once and in order",
+  "description": "A WebSocket that survives cuts: every message arrives exactly once and in order; an addon for xterm.js",
   "license": "MIT OR Apache-2.0",
   "repository": "$REPOSITORY",
-  "keywords": ["websocket", "reconnect", "resume", "acp", "terminal"],
+  "keywords": ["websocket", "reconnect", "resume", "acp", "terminal", "xterm"],
   "type": "module",
-  "exports": {".": {"types": "./index.d.ts", "default": "./index.js"}},
+  "exports": {
+    ".": {"types": "./index.d.ts", "default": "./index.js"},
+    "./xterm": {"types": "./xterm.d.ts", "default": "./xterm.js"}
+  },
   "types": "./index.d.ts",
   "sideEffects": false,
   "engines": {"node": ">=20"}

@@ -4,18 +4,39 @@
 /** A connection that has lived this long is steady: after its cut, the first attempt follows at once. */
 const STEADY = 5000;
 const HANDSHAKE_TIMEOUT = 15_000;
-/** With this many unconfirmed bytes, the socket comes back on a new connection to learn what the server has received. */
-const CONFIRM = 1024 * 1024;
+/** With this many unconfirmed bytes, the socket asks what the server has received. */
+const CONFIRM = 256 * 1024;
+/** How long an answer may take after the page was away, and at most, in milliseconds. */
+const SHORT_PATIENCE = 2000;
+const LONG_PATIENCE = 60_000;
+/** After a cut of a connection that has carried this many bytes, the socket comes back soon. */
+const USEFUL = 1024;
+/** A timer that is this late shows that the computer has slept. */
+const SLEPT = 20_000;
 /** The closing codes of a connection that was cut, or whose server stops and may start again. */
 const CUTS = [1001, 1005, 1006, 1012, 1013, 1015];
 
 const sizeOf = (data) => data.size ?? data.byteLength ?? data.length;
-const valueOf = (value) => (typeof value === "function" ? value() : value);
+const valueOf = (value, ...args) => (typeof value === "function" ? value(...args) : value);
 /** A view of memory that its owner may change, as a copy. */
 const copyOf = (data) =>
   typeof data === "string" || !(data instanceof ArrayBuffer || ArrayBuffer.isView(data))
     ? data
     : new Uint8Array(ArrayBuffer.isView(data) ? data.buffer.slice(data.byteOffset, data.byteOffset + data.byteLength) : data.slice(0));
+
+const encode = (bytes) => btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
+const decode = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+
+/** The token and the number in a notice, or undefined if a message is not one. Applications may send messages that look alike. */
+function noticeIn(data) {
+  if (typeof data !== "string" || !data.startsWith('{"outrigger":{"resume":')) return undefined;
+  try {
+    const { resume, received } = JSON.parse(data).outrigger;
+    return typeof resume === "string" && Number.isSafeInteger(received) ? { resume, received } : undefined;
+  } catch {
+    return undefined;
+  }
+}
 
 /** An event with fields. Node 20 has no CloseEvent. */
 const event = (type, fields) => Object.assign(new Event(type), fields);
@@ -24,16 +45,21 @@ const event = (type, fields) => Object.assign(new Event(type), fields);
  * @typedef {object} Options
  * @property {number} [minDelay] the longest delay before the second attempt to come back, in milliseconds: 200
  * @property {number} [maxDelay] the longest delay between later attempts: 10,000
- * @property {number} [deadAfter] while the page is visible, this long without a message makes the socket ask whether the server can
- *   be reached. Without an answer, the connection counts as cut before twice the time has passed: 5,000. 0: it does not ask
+ * @property {number} [deadAfter] while the page is visible, this long without a message makes the socket ask whether the connection
+ *   lives. Without an answer, it counts as cut before twice the time has passed: 5,000. 0: it does not ask
  * @property {boolean} [early] whether `send` before the first connection keeps the message instead of throwing
  * @property {typeof WebSocket} [WebSocket] another class of WebSockets
  * @property {typeof fetch} [fetch] another function to learn why a handshake has failed
  * @property {(message: string) => Promise<unknown>} [unauthorized] is called after the status 401; the socket tries again after it
+ * @property {(end: {code: number, reason: string, status: number}) => boolean} [renew] is called when the conversation has ended
+ *   without a CLOSE of this side. If it returns true, a new one begins on this socket, with the event `open`: what was sent is not sent
+ *   again, and `sent` and `received` begin at 0
+ * @property {boolean} [resume] false: the socket does not ask to resume, so `renew` decides after each cut
+ * @property {object} [state] what `suspend` has returned: the socket continues that conversation
  */
 
 /**
- * Events beside those of a WebSocket: `cut` with `{reason, retryAt}` when the connection is lost or an attempt has failed, and
+ * Events beside those of a WebSocket: `cut` with `{code, reason, retryAt}` when the connection is lost or an attempt has failed, and
  * `resume` when it is back. `close` says that the conversation has ended: the server has ended it (`code` and `reason` of the
  * CLOSE frame), or it cannot be resumed (`code` 1006, and `status` has the HTTP status, such as 410).
  */
@@ -66,9 +92,11 @@ export class ResumableWebSocket extends EventTarget {
   #binaryType = "blob"; #url; #protocols; #options;
   #socket; #token = "new"; #kept = []; #keptBytes = 0; #next = 0; #confirmed = 0;
   #attempts = 0; #timer; #steadyTimer; #ticker; #heard = 0; #pumpTimer; #confirmAfter = 0; #refresh = 1000; #unlisten = () => {};
+  #heartbeat = Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+  #beats = false; #carried = 0; #asked = 0; #patience = 0; #tick = Date.now();
 
   /**
-   * @param {string | URL | (() => string | URL)} url the address, or a function that is called for each connection
+   * @param {string | URL | ((resumes: boolean) => string | URL)} url the address, or a function that is called for each connection
    * @param {string | string[] | (() => string | string[])} [protocols] the subprotocols, or such a function
    * @param {Options} [options]
    */
@@ -78,6 +106,8 @@ export class ResumableWebSocket extends EventTarget {
     this.#protocols = protocols;
     this.#options = { minDelay: 200, maxDelay: 10_000, deadAfter: 5000, ...options };
     this.#address();
+    this.#patience = 0.7 * this.#options.deadAfter;
+    if (options.state) this.#restore(options.state);
     this.#listen();
     this.#connect();
   }
@@ -91,6 +121,8 @@ export class ResumableWebSocket extends EventTarget {
   get url() { return this.#address().href; }
   /** The bytes that the server may not have received. */
   get bufferedAmount() { return this.#keptBytes; }
+  /** Whether all messages have left the browser. */
+  get flushed() { return this.#next === this.#kept.length && !this.#socket?.bufferedAmount; }
   /** The messages that the server may not have received, in order. */
   get unconfirmed() { return [...this.#kept]; }
 
@@ -117,9 +149,37 @@ export class ResumableWebSocket extends EventTarget {
     this.#next -= most;
   }
 
-  /** Tries to come back at once. */
+  /** Tries to come back at once. If the socket seems to be connected, asks whether that is true. */
   retry() {
     if (this.#timer && !this.#socket) this.#connect();
+    else this.#ask(SHORT_PATIENCE);
+  }
+
+  /**
+   * For a page that is closed or reloaded: returns what the option `state` needs to continue, as an object for JSON, or undefined if
+   * nothing can continue. The socket does not come back by itself then.
+   */
+  suspend() {
+    const kept = [];
+    if (this.readyState !== 1 || !this.resumable || this.#kept.some((message) => message.size !== undefined)) return undefined;
+    for (const message of this.#kept) kept.push(typeof message === "string" ? message : { bytes: encode(message) });
+    const state = { token: this.#token, received: this.received, sent: this.sent, confirmed: this.#confirmed, kept };
+    this.readyState = 3;
+    clearInterval(this.#ticker);
+    this.#unlisten();
+    // The browser closes the connection, which the server takes for a cut.
+    const socket = this.#socket;
+    if (socket) socket.onopen = socket.onmessage = socket.onclose = socket.onerror = null;
+    return state;
+  }
+
+  #restore({ token, received, sent, confirmed, kept }) {
+    this.#token = token;
+    Object.assign(this, { received, sent, resumable: true, readyState: 1 });
+    this.#confirmed = confirmed;
+    this.#kept = kept.map((message) => message.bytes === undefined ? message : decode(message.bytes));
+    this.#keptBytes = this.#kept.reduce((sum, message) => sum + sizeOf(message), 0);
+    this.#next = kept.length;
   }
 
   /** Ends the conversation. */
@@ -132,7 +192,7 @@ export class ResumableWebSocket extends EventTarget {
   }
 
   #address() {
-    const url = new URL(valueOf(this.#url), globalThis.location?.href);
+    const url = new URL(valueOf(this.#url, this.#token !== "new"), globalThis.location?.href);
     url.protocol = url.protocol.replace(/^http/, "ws");
     url.hash = "";
     return url;
@@ -143,43 +203,81 @@ export class ResumableWebSocket extends EventTarget {
     this.dispatchEvent(one);
   }
 
-  /** Follows what a browser tells about the network. */
+  /** Follows what a browser tells about the network, and asks now and then whether the connection lives. */
   #listen() {
     const page = globalThis.document;
+    if (this.#options.deadAfter) {
+      this.#ticker = setInterval(() => this.#check(), 1000);
+      this.#ticker.unref?.();
+    }
     if (!page) return;
     const wake = () => page.visibilityState === "visible" && this.retry();
-    const lose = () => this.#socket && this.#cut("the browser is offline");
+    const lose = () => this.#socket && this.#continues("the browser is offline") && this.#cut("the browser is offline");
     const all = [[globalThis, "online", wake], [globalThis, "pageshow", wake], [page, "visibilitychange", wake], [globalThis, "offline", lose]];
     for (const [target, type, listener] of all) target.addEventListener(type, listener);
     this.#unlisten = () => { for (const [target, type, listener] of all) target.removeEventListener(type, listener); };
-    if (this.#options.deadAfter) this.#ticker = setInterval(() => this.#check(), 1000);
   }
 
-  /** A browser notices a dead network late, and a page does not see PINGs. So a socket without messages asks for a file. */
-  async #check() {
-    const { deadAfter, fetch = globalThis.fetch } = this.#options;
+  #check() {
+    const now = Date.now();
+    const slept = now - this.#tick > SLEPT;
+    this.#tick = now;
+    if ((globalThis.document?.visibilityState ?? "visible") !== "visible") return;
+    if (slept) this.#ask(SHORT_PATIENCE);
+    else if (now >= this.#heard + this.#options.deadAfter) this.#ask(this.#patience);
+  }
+
+  /** Whether a cut would lose nothing that another connection cannot bring back. */
+  #continues(reason) {
+    return this.resumable || this.#options.renew?.({ code: 1006, reason, status: 0 }) === true;
+  }
+
+  /** A browser notices a dead network late, and a page does not see PINGs. So the socket asks, and the answer is no message. */
+  #ask(patience) {
+    if (!this.connected || !this.#beats || !this.#options.deadAfter || this.#asked) return;
     const socket = this.#socket;
-    if (globalThis.document.visibilityState !== "visible" || !this.connected || Date.now() < this.#heard + deadAfter) return;
-    const heard = this.#heard = Date.now();
-    const url = new URL("/favicon.ico", this.#address());
-    url.protocol = url.protocol.replace("ws", "http");
-    const options = { cache: "no-store", mode: "no-cors", credentials: "omit", signal: AbortSignal.timeout(0.7 * deadAfter) };
-    const answered = await fetch(url, options).then(() => true, () => false);
-    if (!answered && this.connected && this.#socket === socket && this.#heard === heard) this.#cut("the server does not answer");
+    const asked = this.#asked = Date.now();
+    let queued = Infinity;
+    socket.send(`{"outrigger":{"heartbeat":"${this.#heartbeat}"}}`);
+    const judge = () => {
+      if (this.#asked !== asked || this.#socket !== socket) return;
+      // What is sent before is still on its way, or the program does not read it, so the question has not arrived yet.
+      const progress = socket.bufferedAmount < queued && socket.bufferedAmount > 0;
+      queued = socket.bufferedAmount;
+      const waits = queued > 0 || !this.#continues("");
+      if (progress || (waits && Date.now() < asked + LONG_PATIENCE)) return void setTimeout(judge, patience);
+      // A server does not answer while a program does not read. Then the next question may take longer.
+      this.#patience = Math.min(2 * this.#patience, LONG_PATIENCE);
+      this.#cut("the server does not answer");
+    };
+    setTimeout(judge, patience);
+  }
+
+  /** The connection lives, and the server has received this many messages. */
+  #answered(received) {
+    if (this.#asked) this.#patience = 0.7 * this.#options.deadAfter;
+    this.#asked = 0;
+    this.#beats = true;
+    this.confirm(received);
+    this.#pump();
   }
 
   #connect() {
     this.#drop(4000);
     const isNew = this.#token === "new";
     const url = this.#address();
-    url.searchParams.set("resume", this.#token);
-    url.searchParams.set("notice", "1");
+    const answer = `{"outrigger":{"heartbeat":"${this.#heartbeat}","received":`;
+    if (this.#options.resume !== false) {
+      url.searchParams.set("resume", this.#token);
+      url.searchParams.set("notice", "1");
+    }
+    if (this.#options.deadAfter) url.searchParams.set("heartbeat", this.#heartbeat);
     if (!isNew) url.searchParams.set("received", this.received);
     let socket;
     try {
       socket = new (this.#options.WebSocket ?? globalThis.WebSocket)(url, valueOf(this.#protocols));
     } catch (error) {
-      if (!this.sent && !this.#attempts) throw error;
+      if (!this.sent && !this.#attempts && isNew) throw error;
       return this.#end(1006, error.message);
     }
     this.#socket = socket;
@@ -189,15 +287,17 @@ export class ResumableWebSocket extends EventTarget {
     let first = true;
     socket.onmessage = ({ data }) => {
       this.#heard = Date.now();
-      const notice = first && typeof data === "string" && data.startsWith('{"outrigger":') ? JSON.parse(data).outrigger : undefined;
+      const notice = first ? noticeIn(data) : undefined;
       const wasFirst = first;
       first = false;
       if (notice) return this.#noticed(socket, notice);
-      if (wasFirst && !isNew) return this.#end(1006, "the server has not resumed the conversation");
+      if (wasFirst && !isNew) return this.#lost(1006, "the server has not resumed the conversation");
+      if (typeof data === "string" && data.startsWith(answer)) return this.#answered(Number.parseInt(data.slice(answer.length)));
       this.received++;
-      // There is progress, so the next attempt need not wait long.
-      this.#attempts = Math.min(this.#attempts, 1);
-      if (!this.resumable) this.confirm(this.sent);
+      this.#carried += sizeOf(data);
+      if (this.#carried >= USEFUL) this.#attempts = Math.min(this.#attempts, 1);
+      this.#asked &&= 0;
+      if (!this.resumable && !this.#beats) this.confirm(this.sent);
       this.#dispatch(event("message", { data, origin: url.origin }));
     };
     let closed = false;
@@ -215,6 +315,7 @@ export class ResumableWebSocket extends EventTarget {
     clearTimeout(this.#timer);
     this.#timer = undefined;
     this.connected = true;
+    this.#asked = this.#carried = 0;
     this.#heard = Date.now();
     this.protocol = socket.protocol;
     this.extensions = socket.extensions;
@@ -243,7 +344,9 @@ export class ResumableWebSocket extends EventTarget {
     clearTimeout(this.#pumpTimer);
     if (!this.connected) return;
     while (this.#next < this.#kept.length) this.#socket.send(this.#kept[this.#next++]);
-    if (!this.resumable || this.#keptBytes < CONFIRM) return;
+    if (this.#keptBytes < CONFIRM) return;
+    if (this.#beats) return this.#ask(LONG_PATIENCE);
+    if (!this.resumable) return;
     if (this.#socket.bufferedAmount || Date.now() < this.#confirmAfter) {
       this.#pumpTimer = setTimeout(() => this.#pump(), 100);
       return;
@@ -254,8 +357,9 @@ export class ResumableWebSocket extends EventTarget {
   }
 
   #closed(code, reason) {
-    if (this.readyState === 2 || !CUTS.includes(code)) return this.#end(code, reason, true);
-    this.#cut(reason || "the connection was lost");
+    if (this.readyState === 2) return this.#end(code, reason, true);
+    if (!CUTS.includes(code)) return this.#lost(code, reason, true);
+    this.#cut(reason || "the connection was lost", code);
   }
 
   /** Learns why a handshake has failed: the same request over HTTP has the same answer. 426: the handshake would succeed now. */
@@ -281,23 +385,44 @@ export class ResumableWebSocket extends EventTarget {
       if (this.#timer === waits && this.readyState <= 1) this.#connect();
       return;
     }
-    if ([400, 401, 403, 404, 405, 409, 410].includes(status)) return this.#end(1006, message, false, status);
+    if ([400, 401, 403, 404, 405, 409, 410].includes(status)) return this.#lost(1006, message, false, status);
     this.#cut(message || "the server does not answer");
   }
 
   /** Lets the connection go in a way that the server takes for a cut, and comes back later. */
-  #cut(reason) {
+  #cut(reason, code = 1006) {
     const isOpen = this.connected;
     this.#drop(4000);
     // Without a resume token, nobody knows what the server has received.
     const isFresh = this.#token === "new";
-    if (isFresh && (isOpen || this.readyState === 1) && (this.received || this.#next)) return this.#end(1006, reason);
+    if (isFresh && (isOpen || this.readyState === 1) && (this.received || this.#next)) return this.#lost(code, reason);
+    this.#comeBack(reason, code);
+  }
+
+  #comeBack(reason, code = 1006) {
     const { minDelay, maxDelay } = this.#options;
     const longest = this.#attempts ? Math.min(minDelay * 2 ** (this.#attempts - 1), maxDelay) : 0;
     const delay = longest * (0.5 + 0.5 * Math.random());
     this.#attempts++;
     this.#timer = setTimeout(() => this.#connect(), delay);
-    this.#dispatch(event("cut", { reason, retryAt: Date.now() + delay }));
+    this.#dispatch(event("cut", { code, reason, retryAt: Date.now() + delay }));
+  }
+
+  /** The conversation cannot continue, but another one may begin. */
+  #lost(code, reason, wasClean = false, status = 0) {
+    const fresh = this.#token === "new";
+    if (this.#options.renew?.({ code, reason, status }) !== true) return this.#end(code, reason, wasClean, status);
+    this.#drop(1000);
+    // What was never given to a connection of the old conversation is sent in the new one.
+    this.#kept = this.#kept.slice(this.#next);
+    this.#token = "new";
+    this.resumable = this.#beats = false;
+    this.#next = this.#confirmed = this.received = 0;
+    this.sent = this.#kept.length;
+    this.#keptBytes = this.#kept.reduce((sum, message) => sum + sizeOf(message), 0);
+    this.readyState = 0;
+    if (fresh || status === 0) this.#comeBack(reason, code);
+    else this.#connect();
   }
 
   /** Forgets the current connection. */

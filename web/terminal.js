@@ -9,9 +9,8 @@ import { SearchAddon } from "./addon-search.mjs";
 import { SerializeAddon } from "./addon-serialize.mjs";
 import { Unicode11Addon } from "./addon-unicode11.mjs";
 import { WebLinksAddon } from "./addon-web-links.mjs";
-import { WebglAddon } from "./addon-webgl.mjs";
-import { askForToken, element, formatBytes, formatDuration, fragment, pagePath, serverUrl, session, storage } from "./common.js";
-import { Connection } from "./connection.js";
+import { askForToken, element, formatBytes, formatDuration, fragment, pagePath, serverUrl, session, socketProtocols, storage } from "./common.js";
+import { OutriggerAddon, isProcessPath } from "./outrigger_addon.js";
 
 const FONT_SIZE = "outrigger.terminal.fontSize";
 const READER = "outrigger.terminal.screenReader";
@@ -48,7 +47,7 @@ const MATCHES = {
 const find = (id) => document.getElementById(id);
 const frame = find("frame");
 const name = location.pathname.match(/\/by-name\/([^/]+)(\/attach)?$/)?.[1];
-const isProcess = name !== undefined || /\/[^/]+\/attach$/.test(location.pathname);
+const isProcess = isProcessPath(location.pathname);
 const place = name ?? (isProcess ? `Process ${location.pathname.split("/").at(-2).slice(0, 8)}` : "Terminal");
 const stored = (key) => { try { return localStorage.getItem(key); } catch { return null; } };
 const store = (key, value) => { try { localStorage.setItem(key, value); } catch { /* the browser blocks it */ } };
@@ -123,8 +122,8 @@ function showLink(target) {
   find("link").textContent = target;
 }
 
-/** WebGL is faster than the DOM if a GPU draws it. */
-function chooseRenderer() {
+/** WebGL is faster than the DOM if a GPU draws it. Only then, its code is loaded. */
+async function chooseRenderer() {
   const chosen = fragment.get("renderer");
   if (chosen === "dom") return;
   const context = document.createElement("canvas").getContext("webgl2");
@@ -134,6 +133,7 @@ function chooseRenderer() {
   context.getExtension("WEBGL_lose_context")?.loseContext();
   if (chosen !== "webgl" && /swiftshader|llvmpipe|softpipe|software|basic render/i.test(name)) return;
   try {
+    const { WebglAddon } = await import("./addon-webgl.mjs");
     const webgl = new WebglAddon();
     webgl.onContextLoss(() => webgl.dispose());
     terminal.loadAddon(webgl);
@@ -267,7 +267,7 @@ function describe(state) {
     case "lost": {
       const why = state.message ? `${sentence(state.message)}. ` : cutOften(state) ? "The connection is cut again and again. " : "";
       const text = `${why}No connection since ${clock(state.since)}`;
-      return { kind: "lost", text, ticks: true, actions: [{ text: "Try now", act: () => connection.wake() }] };
+      return { kind: "lost", text, ticks: true, actions: [{ text: "Try now", act: () => connection.retry() }] };
     }
     case "taken": return { kind: "ended", text: "This terminal continues in another window", actions: [again, ...closable] };
     case "refused": return { kind: "failed", text: "Another client writes", actions: [takeOver] };
@@ -338,56 +338,51 @@ function ring() {
 
 // The connection.
 
-const handlers = {
-  output(data) {
+const connection = new OutriggerAddon(serverUrl(pagePath + location.search), {
+  protocols: socketProtocols,
+  viewer: fragment.get("mode") === "viewer" || new URLSearchParams(location.search).get("mode") === "viewer",
+  input: false,
+  write(data) {
     show(data);
     replay?.heard();
   },
-  event(event) {
-    if (event.type === "role") {
-      role = event.role;
-      if (isProcess && role === "viewer") connection.watchOnly();
-    } else if (event.type === "size") {
-      const { rows, cols } = event;
-      if (!(Number.isInteger(rows) && Number.isInteger(cols) && rows > 0 && cols > 0)) return;
-      remoteSize = { rows, cols };
-      if (connection.viewer) layout();
-    } else if (event.type === "clients") clients = event;
-    else if (event.type === "exit") exit = event;
-    else if (event.type === "screen") {
-      terminal.reset();
-      show(new TextEncoder().encode(event.data));
-    } else if (event.type === "error") failure = String(event.message);
-    else if (event.type === "gap") note(`${formatBytes(event.to - event.from)} of earlier output are no longer kept`);
-    update();
-  },
-  state(state) {
-    if (isProcess && !connection.viewer && (state.name === "refused" || state.name === "taken")) {
-      displaced = state.name === "taken" ? "Taken over by another client" : "";
-      restartAs({ viewer: true });
-      return;
-    }
-    // After a reload, a terminal that is gone needs no farewell.
-    if (state.name === "gone" && restored && !isProcess) return renew();
-    if (state.name === "open") restored = false;
-    if (state.name === "open" && state.behind && !connection.viewer) {
-      replay?.finish();
-      replay = new Replay();
-    }
-    terminal.options.cursorBlink = state.name === "open" && !connection.viewer;
-    terminal.options.disableStdin = connection.viewer || !connection.live;
-    showKeys();
-    update();
+  size(size) {
+    remoteSize = size;
+    layout();
   },
   async unauthorized() {
     await askForToken("This terminal requires a token, and the one that this page has is missing or wrong.");
     await learn();
   },
-};
+});
 let restored = false;
 
-const connection = new Connection(pagePath + location.search, {
-  isProcess, viewer: fragment.get("mode") === "viewer" || new URLSearchParams(location.search).get("mode") === "viewer", handlers,
+connection.addEventListener("event", ({ detail: event }) => {
+  if (event.type === "role") role = event.role;
+  else if (event.type === "size") remoteSize = { rows: event.rows, cols: event.cols };
+  else if (event.type === "clients") clients = event;
+  else if (event.type === "exit") exit = event;
+  else if (event.type === "error") failure = String(event.message);
+  else if (event.type === "gap") note(`${formatBytes(event.to - event.from)} of earlier output are no longer kept`);
+  update();
+});
+
+connection.addEventListener("state", ({ detail: state }) => {
+  if (isProcess && !connection.viewer && (state.name === "refused" || state.name === "taken")) {
+    displaced = state.name === "taken" ? "Taken over by another client" : "";
+    return restartAs({ viewer: true });
+  }
+  // After a reload, a terminal that is gone needs no farewell.
+  if (state.name === "gone" && restored && !isProcess) return renew();
+  if (state.name === "open") restored = false;
+  if (state.name === "open" && state.behind && !connection.viewer) {
+    replay?.finish();
+    replay = new Replay();
+  }
+  terminal.options.cursorBlink = state.name === "open" && !connection.viewer;
+  terminal.options.disableStdin = connection.viewer || !connection.live;
+  showKeys();
+  update();
 });
 
 function restartAs(options) {
@@ -422,16 +417,7 @@ function renew(options = {}) {
 const sticky = { ctrl: false, alt: false };
 const encoder = new TextEncoder();
 
-let sizeTimer;
-/** Sends the size, once a window that is being resized rests, or before other input. */
-function sendSize() {
-  clearTimeout(sizeTimer);
-  sizeTimer = undefined;
-  connection.resize(terminal.rows, terminal.cols);
-}
-
 function send(bytes) {
-  if (sizeTimer) sendSize();
   if (!connection.send(bytes)) note("Input is not accepted: the program does not read what was sent before");
 }
 
@@ -489,8 +475,6 @@ terminal.onBell(ring);
 terminal.onTitleChange((text) => { title = text.slice(0, 200); showTitle(); });
 terminal.onResize(({ rows, cols }) => {
   find("size").textContent = `${cols}×${rows}`;
-  clearTimeout(sizeTimer);
-  sizeTimer = setTimeout(sendSize, 60);
 });
 
 /** Copies the selection. Without a secure context, a browser has no clipboard for pages. */
@@ -760,22 +744,11 @@ addEventListener("beforeunload", (event) => {
   if (!isProcess && connection.live && !connection.viewer && role !== "viewer" && !reload) event.preventDefault();
 });
 
-addEventListener("online", () => connection.wake(true));
-addEventListener("offline", () => connection.lose());
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) return;
   marked = false;
   showTitle();
-  connection.wake();
 });
-// A computer that has slept may have lost its connection without notice.
-let awake = Date.now();
-setInterval(() => {
-  if (Date.now() - awake > 20_000) connection.wake(true);
-  awake = Date.now();
-  if (!document.hidden) connection.check();
-}, 1000);
-
 // The start.
 
 /** Asks the server what the token may do. Without a server, the connection tries on. */
@@ -808,5 +781,5 @@ window.visualViewport?.addEventListener("resize", relayout);
 window.visualViewport?.addEventListener("scroll", relayout);
 frame.addEventListener("click", (event) => { if (!find("find").contains(event.target)) terminal.focus(); });
 await learn();
-connection.start(terminal.rows, terminal.cols);
+terminal.loadAddon(connection);
 terminal.focus();

@@ -4,7 +4,7 @@ export interface Options {
   minDelay?: number;
   /** The longest delay between later attempts, in milliseconds. The default is 10,000; the server's `--resume-grace` must be longer. */
   maxDelay?: number;
-  /** While the page is visible, this long without a message makes the socket ask whether the server can be reached. The default is 5,000; 0: it does not ask. */
+  /** While the page is visible, this long without a message makes the socket ask whether the connection lives. The default is 5,000; 0: it does not ask. */
   deadAfter?: number;
   /** Whether `send` before the first connection keeps the message instead of throwing. */
   early?: boolean;
@@ -14,10 +14,21 @@ export interface Options {
   fetch?: typeof fetch;
   /** Is called after the status 401. The socket tries again after the promise. */
   unauthorized?: (message: string) => Promise<unknown>;
+  /**
+   * Is called when the conversation has ended without a CLOSE of this side. If it returns `true`, a new one begins on this socket, with
+   * the event `open`: what was sent is not sent again, and `sent` and `received` begin at 0.
+   */
+  renew?: (end: { code: number; reason: string; status: number }) => boolean;
+  /** `false`: the socket does not ask to resume, so `renew` decides after each cut. */
+  resume?: boolean;
+  /** What {@link ResumableWebSocket.suspend} has returned: the socket continues that conversation, with the event `resume`. */
+  state?: object;
 }
 
 /** The connection was lost, or an attempt to come back has failed. */
 export interface CutEvent extends Event {
+  /** The code of the CLOSE frame, or 1006. */
+  readonly code: number;
   readonly reason: string;
   /** The time of the next attempt, as `Date.now()` has it. */
   readonly retryAt: number;
@@ -53,7 +64,7 @@ export class ResumableWebSocket extends EventTarget {
   readonly CLOSED: 3;
 
   constructor(
-    url: string | URL | (() => string | URL),
+    url: string | URL | ((resumes: boolean) => string | URL),
     protocols?: string | string[] | (() => string | string[]),
     options?: Options,
   );
@@ -74,6 +85,8 @@ export class ResumableWebSocket extends EventTarget {
   readonly sent: number;
   /** The number of messages that have arrived. */
   readonly received: number;
+  /** Whether all messages have left the browser. */
+  readonly flushed: boolean;
   /** The messages that the server may not have received, in order. */
   readonly unconfirmed: (string | ArrayBufferLike | ArrayBufferView | Blob)[];
 
@@ -87,8 +100,10 @@ export class ResumableWebSocket extends EventTarget {
   send(data: string | ArrayBufferLike | ArrayBufferView | Blob): void;
   /** Says that the server has received the first `count` messages, so that the socket need not keep them. */
   confirm(count: number): void;
-  /** Tries to come back at once. */
+  /** Tries to come back at once. If the socket seems to be connected, asks whether that is true. */
   retry(): void;
+  /** For a page that is closed or reloaded: returns what the option `state` needs to continue, as an object for JSON. */
+  suspend(): object | undefined;
   /** Ends the conversation. */
   close(code?: number, reason?: string): void;
 

@@ -1,6 +1,7 @@
 // examples/resume.ts, and web/resumable.js, which is the package outrigger-client, in Node and in headless Chromium: the network goes
 // away and comes back, and every message arrives once and in order, both ways.
 const assert = require("node:assert/strict");
+const { execFileSync } = require("node:child_process");
 const fs = require("node:fs");
 const net = require("node:net");
 const os = require("node:os");
@@ -20,7 +21,7 @@ const wait = (time) => new Promise((done) => setTimeout(done, time));
 
 /** A proxy that resets a connection after a random number of bytes, at most `most`, in either direction. */
 class Cutter {
-  cuts = 0; online = true; sockets = new Set();
+  cuts = 0; online = true; frozen = false; sockets = new Set();
 
   async start(url, most) {
     const { hostname, port, pathname } = new URL(url);
@@ -38,6 +39,7 @@ class Cutter {
     for (const [from, to] of [[near, far], [far, near]]) {
       from.on("error", () => {}).on("close", () => { to.destroySoon(); this.sockets.delete(cut); });
       from.on("data", (data) => {
+        if (this.frozen) return;
         to.write(data.subarray(0, left));
         left -= data.length;
         if (left > 0 || this.sockets.size === 0) return;
@@ -47,6 +49,8 @@ class Cutter {
     }
   }
 
+  /** Nothing arrives any more, and nobody says so. */
+  freeze() { this.frozen = true; }
   goOffline() { this.online = false; for (const cut of this.sockets) cut(); }
   goOnline() { this.online = true; }
   stop() { this.goOffline(); this.server.close(); }
@@ -191,11 +195,8 @@ function likeTheExample(ResumableWebSocket) {
 
 /** The package's types fit, and it is small. */
 function checkPackage(compilerOptions, folder) {
-  const content = fs.readFileSync("web/resumable.js");
-  const size = zlib.gzipSync(content, { level: 9 }).length;
+  const size = zlib.gzipSync(fs.readFileSync(path.join(folder, "index.js")), { level: 9 }).length;
   assert.ok(size < 5000, `${size} bytes`);
-  fs.copyFileSync("packaging/npm-client/index.d.ts", path.join(folder, "index.d.ts"));
-  fs.copyFileSync("web/resumable.js", path.join(folder, "index.js"));
   const use = path.join(folder, "use.ts");
   fs.writeFileSync(use, `import { ResumableWebSocket } from "./index.js";
     const socket = new ResumableWebSocket(() => "/acp", "outrigger", { early: true, unauthorized: async () => {} });
@@ -209,6 +210,55 @@ function checkPackage(compilerOptions, folder) {
   console.log(`  the package: its types, and ${size} bytes compressed ok`);
 }
 
+/** Messages of a server that does not resume arrive as they are, even if they begin as the server's own do. */
+async function plainServer(ResumableWebSocket) {
+  const { WebSocketServer } = require("ws");
+  const server = new WebSocketServer({ port: 0, host: "127.0.0.1" });
+  await new Promise((done) => server.once("listening", done));
+  const texts = ['{"outrigger": this is not JSON', '{"outrigger":{"resume":1}}', '{"outrigger":{"heartbeat":"0123456789abcdef","received":7}}', "null"];
+  for (const text of texts) {
+    server.once("connection", (socket) => socket.send(text));
+    const socket = new ResumableWebSocket(`ws://127.0.0.1:${server.address().port}/`);
+    const data = await new Promise((done, fail) => { socket.onmessage = ({ data }) => done(data); socket.onclose = () => fail(new Error("closed")); });
+    assert.equal(data, text);
+    assert.deepEqual([socket.resumable, socket.received], [false, 1]);
+    socket.close();
+  }
+  server.close();
+  console.log("  the package: a server that does not resume ok");
+}
+
+/** The server says what it has received, so little is kept without `confirm`, and a connection that is dead is noticed. */
+async function heartbeats(ResumableWebSocket, url) {
+  const cutter = new Cutter();
+  const at = await cutter.start(url, 1e9);
+  const socket = new ResumableWebSocket(at, [], { early: true, deadAfter: 1000 });
+  socket.binaryType = "arraybuffer";
+  let back = 0;
+  socket.onmessage = () => { back++; };
+  for (let count = 0; count < 100; count++) socket.send(new Uint8Array(10_000));
+  const until = async (condition) => {
+    const end = Date.now() + 30_000;
+    while (!condition()) { assert.ok(Date.now() < end, "in time"); await wait(20); }
+  };
+  await until(() => back === 100 && socket.bufferedAmount === 0);
+  assert.equal(cutter.cuts, 0);
+  const cut = new Promise((done) => socket.addEventListener("cut", done, { once: true }));
+  const began = Date.now();
+  cutter.freeze();
+  assert.equal((await cut).reason, "the server does not answer");
+  const took = Date.now() - began;
+  assert.ok(took < 10_000, `${took} ms`);
+  cutter.frozen = false;
+  socket.retry();
+  await until(() => socket.connected);
+  socket.send("on");
+  await until(() => back === 101);
+  socket.close();
+  cutter.stop();
+  console.log(`  the package: 1 MB is confirmed, and a dead connection is noticed after ${took} ms ok`);
+}
+
 async function main() {
   const source = fs.readFileSync("examples/resume.ts", "utf8");
   const compilerOptions = { strict: true, noEmit: true, types: [], lib: ["lib.es2022.d.ts", "lib.dom.d.ts"],
@@ -219,8 +269,9 @@ async function main() {
   const module = await import(`data:text/javascript,${encodeURIComponent(script)}`);
 
   const folder = fs.mkdtempSync(path.join(os.tmpdir(), "outrigger-resume-"));
+  execFileSync("packaging/npm-client/files.sh", [folder]);
   checkPackage(compilerOptions, folder);
-  const ours = fs.readFileSync("web/resumable.js", "utf8");
+  const ours = fs.readFileSync(path.join(folder, "index.js"), "utf8");
   const { ResumableWebSocket } = await import(`data:text/javascript,${encodeURIComponent(ours)}`);
   const routes = { "/echo": { echo: {} }, "/acp": { agent: { command: [path.resolve(process.env.OUTRIGGER), "example-agent"] } } };
   fs.writeFileSync(path.join(folder, "config.json"), JSON.stringify({ routes }));
@@ -229,6 +280,8 @@ async function main() {
   const forgetful = await start("echo", "--resume-grace", "300ms");
   const servers = { both: { echo: new URL("/echo", both.url).href, agent: new URL("/acp", both.url).href }, forgetful: forgetful.url };
 
+  await plainServer(ResumableWebSocket);
+  await heartbeats(ResumableWebSocket, servers.both.echo);
   await check("node", (work, ...args) => work(module.Resuming, ...args), () => {}, servers);
 
   await check("the package, node", (work, ...args) => work(likeTheExample(ResumableWebSocket), ...args), () => {}, servers);

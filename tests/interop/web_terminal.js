@@ -63,6 +63,8 @@ class Cutter {
   cut() { this.cuts++; for (const cut of this.#pairs) cut(); }
   /** The network is dead: nothing arrives any more, in open and in new connections, and nobody says so. */
   freeze() { this.frozen = true; for (const socket of this.sockets) { socket.unpipe(); socket.pause(); } }
+  /** New connections arrive again. */
+  thaw() { this.frozen = false; for (const socket of this.sockets) socket.destroy(); }
   goOffline() { this.online = false; this.cut(); }
   goOnline() { this.online = true; }
   stop() { this.goOffline(); this.#server.close(); }
@@ -435,11 +437,36 @@ os.read(0, 1)
     const began = Date.now();
     cutter.freeze();
     await page.says(/No connection since/);
-    console.log(`    a dead network is noticed after ${((Date.now() - began) / 1000).toFixed(1)} s`);
+    const took = (Date.now() - began) / 1000;
+    console.log(`    a dead network is noticed after ${took.toFixed(1)} s`);
+    assert.ok(took < 11, "a dead network is noticed in time");
     await page.close();
     cutter.stop();
     for (const socket of cutter.sockets) socket.destroy();
     await server.stop();
+
+    // Without resumable connections, and on this connection: the page asks on no other one.
+    const plain = await serve("processes", "--no-resume");
+    const { process_id: id } = await call(plain, "/process/spawn", { command: "cat", allocate_tty: true });
+    const other = new Cutter();
+    const process = await Page.open(browser, `http://127.0.0.1:${await other.start(plain.port)}/process/${id}/attach#token=${TOKEN}`);
+    await process.says(/Connected/);
+    await process.type("before\n");
+    await process.shows("\nbefore");
+    let asked = 0;
+    process.page.on("request", () => { asked++; });
+    const dies = Date.now();
+    other.freeze();
+    await process.says(/No connection since/);
+    assert.ok(Date.now() - dies < 11_000, "a dead network is noticed in time");
+    assert.equal(asked, 0);
+    other.thaw();
+    await process.says(/Connected/);
+    await process.type("after\n");
+    await process.shows("before\nafter");
+    await process.close();
+    other.stop();
+    await plain.stop();
   },
 
   /** Without resumable connections, a process continues at the byte, and a terminal is gone. */
