@@ -157,7 +157,11 @@ fn session(ctx: &Context, caller: ClientId) -> Response {
         "principal": ctx.principal(caller).to_string(),
         "scope": ctx.scope(caller).to_string(),
         "expires_s": link.map(|link| link.expires_in(ctx.core.env.real_now()).as_secs()),
-        "only": link.map(|link| json!({"path": link.target.path(), "session": link.target.item()})),
+        "only": link.map(|link| json!({
+            "path": link.target.path(),
+            "session": link.target.item(),
+            "answers": link.target.may_answer(),
+        })),
     });
     Response::json(StatusCode::OK, session.to_string())
 }
@@ -175,6 +179,7 @@ fn links(ctx: &Context) -> Response {
             "id": link.id.to_string(),
             "path": link.target.path(),
             "session": link.target.item(),
+            "answers": link.target.may_answer(),
             "by": link.issuer.to_string(),
             "expires_s": link.expires_in(ctx.core.env.real_now()).as_secs(),
             "clients": clients(credential),
@@ -206,7 +211,7 @@ fn issue_link<S: Service>(
     caller: ClientId,
     body: &[u8],
 ) -> Result<Response, Rejection> {
-    let fields = read_body(body, &["path", "session", "ttl_s"])?;
+    let fields = read_body(body, &["path", "session", "ttl_s", "answers"])?;
     let text = |name: &str, wrong| match &fields[name] {
         Value::Null => Ok(None),
         Value::String(text) => Ok(Some(text.as_str())),
@@ -234,6 +239,11 @@ fn issue_link<S: Service>(
     if let Some(item) = item {
         target = target.with_item(item);
     }
+    match fields["answers"] {
+        Value::Null | Value::Bool(false) => {}
+        Value::Bool(true) => target = target.with_answers(),
+        _ => return Err(bad_request("\"answers\" is not a boolean")),
+    }
     service.share(ctx, caller, &target)?;
     let lasts = Duration::from_secs(seconds);
     let (id, token) = ctx.core.issue_link(caller, target.clone(), lasts)?;
@@ -245,12 +255,14 @@ fn issue_link<S: Service>(
         path = path,
         principal = word(&principal),
         seconds = seconds,
+        answers = target.may_answer(),
     );
     let link = json!({
         "id": id.to_string(),
         "token": token.reveal(),
         "path": target.path(),
         "session": target.item(),
+        "answers": target.may_answer(),
         "expires_s": seconds,
     });
     Ok(Response::json(StatusCode::OK, link.to_string()))

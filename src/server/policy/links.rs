@@ -27,6 +27,7 @@ const MAX_CANDIDATES: usize = 256;
 pub struct LinkTarget {
     path: Box<str>,
     item: Option<Box<str>>,
+    may_answer: bool,
 }
 
 impl LinkTarget {
@@ -35,6 +36,7 @@ impl LinkTarget {
         Self {
             path: path.into(),
             item: None,
+            may_answer: false,
         }
     }
 
@@ -43,6 +45,16 @@ impl LinkTarget {
     pub fn with_item(mut self, item: impl Into<Box<str>>) -> Self {
         self.item = Some(item.into());
         self
+    }
+
+    /// The holder may also answer questions, such as permission requests of an agent. The service checks that it does nothing
+    /// else.
+    #[must_use]
+    pub fn with_answers(self) -> Self {
+        Self {
+            may_answer: true,
+            ..self
+        }
     }
 
     /// The path of the requests that the link permits.
@@ -55,6 +67,12 @@ impl LinkTarget {
     #[must_use]
     pub fn item(&self) -> Option<&str> {
         self.item.as_deref()
+    }
+
+    /// Whether the holder may also answer questions.
+    #[must_use]
+    pub fn may_answer(&self) -> bool {
+        self.may_answer
     }
 }
 

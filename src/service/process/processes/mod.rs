@@ -582,6 +582,11 @@ impl Service for Processes {
         caller: ClientId,
         target: &LinkTarget,
     ) -> Result<(), Rejection> {
+        if target.may_answer() {
+            return Err(bad_request(
+                "a process asks nothing that a link could answer",
+            ));
+        }
         let below = self.config.endpoint.below(target.path());
         let call = Call::read("GET", below.ok_or_else(Rejection::not_found)?)?;
         let (Call::Process(which, Action::Attach), None) = (call, target.item()) else {
