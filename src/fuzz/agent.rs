@@ -110,6 +110,7 @@ pub fn router(data: &[u8]) {
             .is_some_and(|byte| byte % 3 > 0)
             .then_some(grace),
         processes: 3,
+        tools: Default::default(),
         is_one_process: false,
         initialize_timeout: flag(16).then_some(Duration::from_secs(1)),
         history: 4 << 10,

@@ -16,3 +16,5 @@ mod one_agent_serves_many_clients;
 mod sessions_may_be_observed;
 mod sessions_stay_with_their_owners;
 mod the_draft_of_resumable_connections;
+#[cfg(target_os = "linux")]
+mod the_server_has_files_and_terminals_for_pages;

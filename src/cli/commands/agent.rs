@@ -1,11 +1,13 @@
 //! `outrigger agent`: a JSON-RPC agent on standard streams, shared by many clients.
 
+use std::path::Path;
 use std::time::Duration;
 
 use super::super::flags::shared::{
     FRAMING, INITIALIZE_TIMEOUT, ON_FAILURE, REQUEST_TIMEOUT, RESTART_LIMIT,
 };
 use super::super::flags::{Flag, Takes, put, samples, turn_on};
+use super::super::settings::Settings;
 use super::super::values::{choice, duration, number, size};
 use super::{Command, ProgramArg, Serves};
 use crate::service::agent::{
@@ -57,6 +59,16 @@ WebSockets, use '--mode per-client --protocol jsonrpc'.
         _ if settings.agent.one_process && settings.agent_per_client => {
             Err("--one-process cannot be combined with --mode per-client".to_owned())
         }
+        _ if has_client_tools(settings) && settings.agent_per_client => Err(
+            "--client-fs and --client-terminal cannot be combined with --mode per-client"
+                .to_owned(),
+        ),
+        _ if has_client_tools(settings) && settings.agent.protocol != AgentProtocol::Acp => {
+            Err("--client-fs and --client-terminal require --protocol acp".to_owned())
+        }
+        _ if settings.agent.client_files.is_some() && !cfg!(target_os = "linux") => {
+            Err("--client-fs needs Linux, which can resolve a path below a directory".to_owned())
+        }
         Framing::Lines => Ok(()),
         Framing::ContentLength if settings.agent_per_client => Ok(()),
         Framing::ContentLength => {
@@ -82,6 +94,11 @@ WebSockets, use '--mode per-client --protocol jsonrpc'.
     }),
     ..Command::BASE
 };
+
+/// Whether the server does something for the agent in the place of clients.
+fn has_client_tools(settings: &Settings) -> bool {
+    settings.agent.client_files.is_some() || settings.agent.client_terminals
+}
 
 const FLAGS: &[Flag] = &[
     Flag {
@@ -175,6 +192,27 @@ const FLAGS: &[Flag] = &[
         set: |settings, value| put(&mut settings.agent.history, size(value, 0..=64 << 20)),
         accepts: samples(&["0", "64MiB"]),
         rejects: &["65MiB"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "client-fs",
+        takes: Takes::One("DIR"),
+        help: "read and write text files below DIR for a shared agent, in the place of clients that ask for it, such as the page in a browser; by default, such clients have no files for the agent. Linux only",
+        set: |settings, value| {
+            if !Path::new(value).is_dir() {
+                return Err(format!("'{value}' is not a directory"));
+            }
+            settings.agent.client_files = Some(value.into());
+            Ok(())
+        },
+        accepts: samples(&["/"]),
+        rejects: &["", "/no/such/directory"],
+        ..Flag::BASE
+    },
+    Flag {
+        name: "client-terminal",
+        help: "run programs for a shared agent as the server's own user, in the place of clients that ask for it, such as the page in a browser; by default, such clients have no terminals for the agent",
+        set: |settings, _| turn_on(&mut settings.agent.client_terminals),
         ..Flag::BASE
     },
     Flag {

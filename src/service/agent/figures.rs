@@ -1,5 +1,6 @@
 //! The status and metrics of a shared agent, for `/status` and `/metrics`.
 
+use super::client_tools::ToolFigures;
 use super::process::AgentProcess;
 use super::router::Router;
 use crate::{Metrics, StatusFields};
@@ -12,6 +13,7 @@ pub(super) fn status(
     router: &Router,
     processes: &[Option<AgentProcess>],
     ended_restarts: u64,
+    tools: ToolFigures,
 ) -> StatusFields {
     let counters = router.counters();
     let present = processes.iter().enumerate();
@@ -48,9 +50,6 @@ pub(super) fn status(
             })
         })
         .collect();
-    // Agents start in the server's directory, which is where a new session probably works.
-    let directory = std::env::current_dir().ok();
-    let directory = directory.map(|path| path.display().to_string());
     let status = serde_json::json!({
         "sessions": router.figures().sessions,
         "ended_sessions": router.figures().ended_sessions,
@@ -61,7 +60,7 @@ pub(super) fn status(
             "restarts": restarts(processes, ended_restarts),
             "processes": list,
             "session_list": sessions,
-            "directory": directory,
+            "directory": directory(),
             "waiting": router.figures().client_requests,
             "asked": router.figures().agent_requests,
             "calls": {
@@ -76,9 +75,22 @@ pub(super) fn status(
             "dropped": counters.dropped,
             "crossing": counters.crossing,
             "timed_out": counters.timed_out,
+            "client_tools": {
+                "files_read": tools.files_read,
+                "files_written": tools.files_written,
+                "terminals": tools.terminals,
+                "terminals_started": tools.terminals_started,
+                "refused": tools.refused,
+            },
         },
     });
     StatusFields::from_value(status)
+}
+
+/// The server's directory, in which agents start. A new session probably works there.
+pub(super) fn directory() -> Option<String> {
+    let directory = std::env::current_dir().ok()?;
+    Some(directory.display().to_string())
 }
 
 /// Whether an agent process runs.
@@ -154,6 +166,26 @@ pub(super) fn metrics(
         out.gauge(name, help, value);
     }
     count_messages(out, router);
+}
+
+/// The metrics of what the server does for agents in the place of clients.
+pub(super) fn count_tools(out: &mut Metrics, tools: ToolFigures) {
+    out.counters(
+        "outrigger_agent_client_tools_total",
+        "Files read and written and terminals started for agents in the place of clients, and requests refused.",
+        "kind",
+        [
+            ("read", tools.files_read),
+            ("write", tools.files_written),
+            ("terminal", tools.terminals_started),
+            ("refused", tools.refused),
+        ],
+    );
+    out.gauge(
+        "outrigger_agent_terminals",
+        "Terminals that run for agents in the place of clients.",
+        tools.terminals,
+    );
 }
 
 /// The metrics of what has passed since the start.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::service::jsonrpc::{Envelope, member};
+use crate::service::jsonrpc::{Envelope, insert_member, member};
 use crate::{ClientId, Time};
 
 /// The state of a process's one `initialize`.
@@ -209,6 +209,85 @@ impl Capabilities {
             _ => true,
         }
     }
+}
+
+/// What the server does for the agent in the place of a client: requests that the client would otherwise have to answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ClientToolSet {
+    pub(crate) read_files: bool,
+    pub(crate) write_files: bool,
+    pub(crate) terminals: bool,
+}
+
+impl ClientToolSet {
+    /// Whether the server answers the agent's requests of this method.
+    pub(super) fn has(self, method: &str) -> bool {
+        match method {
+            "fs/read_text_file" => self.read_files,
+            "fs/write_text_file" => self.write_files,
+            _ => self.terminals && method.starts_with("terminal/"),
+        }
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+
+    /// What remains of it for a client that has these capabilities itself.
+    fn beside(self, own: Capabilities) -> Self {
+        Self {
+            read_files: self.read_files && !own.read_files,
+            write_files: self.write_files && !own.write_files,
+            terminals: self.terminals && !own.terminal,
+        }
+    }
+}
+
+/// Adds the capabilities that the server has for a client to the client's `initialize`, if the client asks for them with
+/// `_meta.outrigger.clientTools`. What the client announces itself stays its own. Only version 1 has such requests.
+/// Returns the message and what the server does for the client.
+pub(super) fn with_client_tools(
+    envelope: &Envelope<'_>,
+    offered: ClientToolSet,
+) -> Option<(String, ClientToolSet)> {
+    let text = envelope.text;
+    let params = envelope.body.clone()?;
+    let outrigger = envelope.of_meta("outrigger")?;
+    let asks = &text[member(text, &outrigger, "clientTools")?] == "true";
+    let tools = offered.beside(Capabilities::read(envelope));
+    if !asks || tools.is_empty() || version_of(&text[params.clone()]) != Some(1) {
+        return None;
+    }
+    let range = member(text, &params, "clientCapabilities");
+    let before = range
+        .clone()
+        .map(|range| serde_json::from_str(&text[range]));
+    let mut capabilities: serde_json::Value = before.transpose().ok()?.unwrap_or_default();
+    for (is_served, pointer) in [
+        (tools.read_files, &["fs", "readTextFile"][..]),
+        (tools.write_files, &["fs", "writeTextFile"]),
+        (tools.terminals, &["terminal"]),
+    ] {
+        if is_served {
+            let mut place = &mut capabilities;
+            for name in pointer {
+                if !place.is_object() {
+                    *place = serde_json::json!({});
+                }
+                place = &mut place[name];
+            }
+            *place = true.into();
+        }
+    }
+    let capabilities = capabilities.to_string();
+    let text = match range {
+        Some(range) => [&text[..range.start], &capabilities, &text[range.end..]].concat(),
+        None => {
+            let added = format!(r#""clientCapabilities":{capabilities}"#);
+            insert_member(text, &params, &added)
+        }
+    };
+    Some((text, tools))
 }
 
 /// The protocol version in the parameters or the result of `initialize`.

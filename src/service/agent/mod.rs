@@ -3,6 +3,7 @@
 //! [`Agent`] shares one agent process among all clients of a kind. Its router guarantees that each message reaches only the client
 //! that it is for. [`AgentPerClient`] starts a process for each client and passes messages through unchanged.
 
+mod client_tools;
 mod durable;
 mod figures;
 mod initialize;
@@ -23,6 +24,7 @@ pub(crate) use self::schema::has_session_rules;
 pub use self::shared::Agent;
 pub use super::child::{ProgramPlace, RestartLimit};
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Endpoint, Framing};
@@ -131,6 +133,11 @@ pub struct AgentConfig {
     /// The bytes of the last updates of each session of a shared ACP agent that are kept for clients that attach to the session. All
     /// sessions together keep 64 MiB at most, or a sixteenth of [`Config::memory`](crate::Config::memory) if that is less.
     pub history: usize,
+    /// The directory below which the server reads and writes files for a shared ACP agent, in the place of clients that ask for it in
+    /// `initialize` with `_meta.outrigger.clientTools`. By default, it does so for no client. Linux only.
+    pub client_files: Option<PathBuf>,
+    /// Whether the server runs programs for a shared ACP agent in the place of such clients.
+    pub client_terminals: bool,
     /// Whether clients may load sessions that the server has never seen.
     pub unknown_sessions: UnknownSessions,
     /// Methods of a shared ACP agent whose messages may name any session, in both directions. Methods of the protocol's schema
@@ -164,6 +171,8 @@ impl AgentConfig {
             initialize_timeout: Some(Duration::from_secs(30)),
             approvals: Approvals::Owner,
             history: 256 << 10,
+            client_files: None,
+            client_terminals: false,
             unknown_sessions: UnknownSessions::Auto,
             pass_methods: Vec::new(),
             request_timeout: None,

@@ -1,14 +1,16 @@
 //! The shared agent: one process for each kind of client. The router passes messages between the clients and the standard
 //! streams of the processes.
 
+use super::client_tools::{Answer, ClientTools};
 use super::durable::{
     self, Announcement, Durable, First, RETAINED, ResumeFailure, resume_failed, with_cursor,
 };
 use super::process::{Affected, AgentProcess, Pressure};
 use super::router::{
     BatchSender, Batches, Collected, ProcessChange, Router, RouterLimits, RouterOutput,
+    ServedRequest, ServerFacts, Viewer,
 };
-use super::{AcpResumable, AgentConfig, AgentProtocol, MAX_UNREAD, WATCH, figures};
+use super::{AcpResumable, AgentConfig, AgentProtocol, Approvals, MAX_UNREAD, WATCH, figures};
 use crate::log_event::{log_event, word};
 use crate::service::child::{Child, ChildEvent, HIGH_WATER, LOW_WATER, code_and_signal, describe};
 use crate::service::deadlines::Alarm;
@@ -67,6 +69,7 @@ pub struct Agent {
     wakeup: Alarm,
     failure: Option<String>,
     pressure: Pressure,
+    tools: ClientTools,
 }
 
 impl Agent {
@@ -84,6 +87,7 @@ impl Agent {
             history: config.history,
             unknown_sessions: config.unknown_sessions,
             processes: config.max_agents.max(1),
+            tools: ClientTools::offered(config.client_files.is_some(), config.client_terminals),
             is_one_process: config.one_process,
             initialize_timeout: config.initialize_timeout,
             request_timeout: config.request_timeout,
@@ -92,6 +96,7 @@ impl Agent {
         let router = router.with_free_methods(config.pass_methods.clone());
         Self {
             processes: vec![Some(AgentProcess::new(config.restart_limit))],
+            tools: ClientTools::new(config.client_files.clone()),
             config,
             router,
             stopping: Vec::new(),
@@ -116,14 +121,67 @@ impl Agent {
             pressure: &mut self.pressure,
             batches: &mut self.batches,
             durable: &self.durable,
+            tools: &mut self.tools,
             sender: None,
         };
         handle(&mut self.router, &mut output);
         self.carry_out(ctx);
     }
 
-    /// Starts and stops processes as the router has decided, and sends lines.
+    /// Gives the agent the answers that the server has for it in the place of clients.
+    fn answer_for_clients(&mut self, ctx: &mut Context) {
+        let answers = self.tools.take_answers(ctx);
+        self.pass_answers(ctx, answers);
+    }
+
+    fn pass_answers(&mut self, ctx: &mut Context, answers: Vec<Answer>) {
+        if answers.is_empty() {
+            return;
+        }
+        let mut output = ContextOutput {
+            ctx: &mut *ctx,
+            processes: &mut self.processes,
+            pressure: &mut self.pressure,
+            batches: &mut self.batches,
+            durable: &self.durable,
+            tools: &mut self.tools,
+            sender: None,
+        };
+        for (id, answer) in answers {
+            self.router.handle_served(id, &answer, &mut output);
+        }
+    }
+
+    /// Answers for programs that have exited, after an event that did not concern an agent process.
+    fn settle_tools(&mut self, ctx: &mut Context) {
+        let answers = self.tools.take_answers(ctx);
+        if !answers.is_empty() {
+            self.pass_answers(ctx, answers);
+            self.carry_out(ctx);
+        }
+    }
+
+    /// Shows clients the new output of terminals, and ends the terminals of sessions that the server must not serve any more.
+    fn show_terminals(&mut self, ctx: &mut Context) {
+        let router = &self.router;
+        let audience = |session: &_| router.is_served(session).then(|| router.audience(session));
+        let (shown, answers) = self.tools.show(ctx, audience);
+        self.with_router(ctx, |router, output| {
+            for one in shown {
+                let update = one.update.to_string();
+                router.show_served(&one.session, &update, &one.clients, output);
+                if one.is_kept {
+                    router.remember_served(&one.session, &update);
+                }
+            }
+        });
+        self.pass_answers(ctx, answers);
+        self.carry_out(ctx);
+    }
+
+    /// Starts and stops processes as the router has decided, answers for clients, and sends lines.
     fn carry_out(&mut self, ctx: &mut Context) {
+        self.answer_for_clients(ctx);
         for change in self.router.take_process_changes() {
             match change {
                 ProcessChange::Start(index) => self.add_process(ctx, index),
@@ -328,6 +386,7 @@ impl Agent {
             let (router, processes) = (&mut self.router, &mut self.processes);
             let (pressure, batches) = (&mut self.pressure, &mut self.batches);
             let durable = &self.durable;
+            let tools = &mut self.tools;
             let event = handle(&mut child, ctx, &mut |ctx, _, line| {
                 let now = ctx.now();
                 let mut output = ContextOutput {
@@ -336,6 +395,7 @@ impl Agent {
                     pressure,
                     batches,
                     durable,
+                    tools,
                     sender: Some((index, MAX_UNREAD.saturating_sub(queued))),
                 };
                 match decoder.decode(line) {
@@ -430,10 +490,17 @@ impl Agent {
             );
         }
         let owner = ctx.link_issuer(client).cloned();
+        let may_answer = ctx.link_target(client).is_some_and(LinkTarget::may_answer);
         let session = session.unwrap_or_default().to_owned();
         let mut refused = None;
         self.with_router(ctx, |router, output| {
-            let added = router.handle_viewer(client, principal, owner.as_ref(), &session, output);
+            let viewer = Viewer {
+                client,
+                principal,
+                owner: owner.as_ref(),
+                may_answer,
+            };
+            let added = router.handle_viewer(viewer, &session, output);
             refused = added.err();
         });
         if let Some(why) = refused {
@@ -476,6 +543,7 @@ struct ContextOutput<'a> {
     pressure: &'a mut Pressure,
     batches: &'a mut Batches,
     durable: &'a Durable,
+    tools: &'a mut ClientTools,
     /// The process whose message is handled, and the maximum number of bytes that may be queued for it. Further lines are
     /// dropped: they are responses to an agent that sends requests but does not read. Responses to it are not held,
     /// because it may wait for them during its start.
@@ -545,6 +613,10 @@ impl RouterOutput for ContextOutput<'_> {
         self.ctx.is_long_json(length)
     }
 
+    fn serve(&mut self, request: ServedRequest<'_>) {
+        self.tools.queue(request);
+    }
+
     fn count_messages(&mut self, client: ClientId, more: usize) -> bool {
         let more = u32::try_from(more).unwrap_or(u32::MAX);
         self.ctx.count_messages(client, more)
@@ -588,12 +660,24 @@ impl RouterOutput for ContextOutput<'_> {
     fn announcement(&self, client: ClientId) -> Option<Announcement> {
         self.durable.announcement(self.ctx, client)
     }
+
+    fn server_facts(&self) -> ServerFacts {
+        ServerFacts {
+            max_message: Some(self.ctx.config().limits.max_message),
+            directory: figures::directory(),
+            files_below: self.tools.directory(),
+        }
+    }
 }
 
 impl Service for Agent {
     fn started(&mut self, ctx: &mut Context) {
         if let Some(memory) = ctx.config().memory {
             self.router.limit_histories(memory);
+        }
+        if let Err(failure) = self.tools.open() {
+            self.failure = Some(failure);
+            return ctx.stop();
         }
         self.start(ctx, 0);
     }
@@ -635,6 +719,10 @@ impl Service for Agent {
             let why = "\"session\" is missing: a link is for one session";
             return Err(Rejection::new(StatusCode::BAD_REQUEST, why));
         };
+        if target.may_answer() && self.config.approvals != Approvals::Any {
+            let why = "only the client of a session may answer its permission requests, by the server's settings";
+            return Err(Rejection::new(StatusCode::FORBIDDEN, why));
+        }
         let shared = self.router.check_share(&ctx.principal(caller), session);
         shared.map_err(|why| Rejection::new(StatusCode::FORBIDDEN, why))
     }
@@ -699,6 +787,7 @@ impl Service for Agent {
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
         let now = ctx.now();
         self.durable.handle_disconnected(client);
+        self.tools.forget_client(client);
         self.with_router(ctx, |router, output| {
             router.handle_disconnected(now, client, output)
         });
@@ -717,10 +806,12 @@ impl Service for Agent {
             || self.config.sessions_may_idle && self.router.has_session(client)
     }
 
-    fn ready(&mut self, ctx: &mut Context, source: SourceId, _: Readiness) {
+    fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
+        self.tools.ready(ctx, source, readiness);
         self.with_child(ctx, |child, ctx, line| {
             child.handle_ready(ctx, source, line)
         });
+        self.settle_tools(ctx);
     }
 
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
@@ -733,7 +824,15 @@ impl Service for Agent {
         if let Some(process) = due {
             return process.program.queue(ctx);
         }
+        if self.tools.timer(ctx, timer) {
+            return self.show_terminals(ctx);
+        }
         self.with_child(ctx, |child, ctx, line| child.handle_timer(ctx, timer, line));
+        self.settle_tools(ctx);
+    }
+
+    fn orphans_changed(&mut self, ctx: &mut Context) {
+        self.tools.orphans_changed(ctx);
     }
 
     fn is_ready(&self) -> bool {
@@ -744,15 +843,17 @@ impl Service for Agent {
     }
 
     fn status(&self) -> StatusFields {
-        figures::status(&self.router, &self.processes, self.ended_restarts)
+        let tools = self.tools.figures();
+        figures::status(&self.router, &self.processes, self.ended_restarts, tools)
     }
 
     fn metrics(&self, out: &mut Metrics) {
         figures::metrics(out, &self.router, &self.processes, self.ended_restarts);
+        figures::count_tools(out, self.tools.figures());
     }
 
     fn held(&self) -> usize {
-        self.router.figures().history + self.batches.held()
+        self.router.figures().history + self.batches.held() + self.tools.held()
     }
 
     fn keeps_every_client(&self, _: ServiceId) -> bool {
@@ -772,9 +873,10 @@ impl Service for Agent {
         for process in self.processes.iter_mut().flatten() {
             process.program.stop(ctx);
         }
+        self.tools.stop_all(ctx);
     }
 
     fn is_stopped(&self) -> bool {
-        self.stopping.is_empty() && !figures::is_running(&self.processes)
+        self.tools.are_gone() && self.stopping.is_empty() && !figures::is_running(&self.processes)
     }
 }

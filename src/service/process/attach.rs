@@ -221,7 +221,6 @@ impl Attachments {
     }
 
     /// The output that is kept.
-    #[cfg(any(test, fuzzing))]
     pub(crate) fn output(&self) -> &Scrollback {
         &self.output
     }

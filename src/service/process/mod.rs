@@ -21,19 +21,19 @@ pub mod messages;
 mod names;
 mod processes;
 pub(crate) mod program;
-mod programs;
+pub(crate) mod programs;
 mod recording;
 pub(crate) mod responses;
 pub(crate) mod screen;
 pub(crate) mod scrollback;
-mod sink;
+pub(crate) mod sink;
 mod terminal;
 mod waits;
 
 use std::time::Duration;
 
 /// How long output is read by default after a program's exit, if another process holds it open.
-const LINGER: Duration = Duration::from_millis(250);
+pub(crate) const LINGER: Duration = Duration::from_millis(250);
 
 pub use self::compat::Compat;
 pub use self::messages::{AttachEvent, AttachRole, Control};

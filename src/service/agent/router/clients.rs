@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use super::sessions::SessionKey;
 use super::{Run, remove};
-use crate::service::agent::initialize::Capabilities;
+use crate::service::agent::initialize::{Capabilities, ClientToolSet};
 use crate::service::id_map::IdMap;
 use crate::service::json::{quote, unescape};
 use crate::service::jsonrpc::{Envelope, MessageKind, member};
@@ -29,9 +29,13 @@ pub(super) struct ClientState {
     pub(super) has_spoken: bool,
     /// Whether the client is a viewer: it does nothing but observe one session. Its messages are ignored.
     pub(super) is_viewer: bool,
+    /// Whether it is a viewer that may answer permission requests.
+    pub(super) may_answer: bool,
     /// The agent process of its kind. `None` before `initialize`, and after it was rejected.
     pub(super) process: Option<usize>,
     pub(super) capabilities: Capabilities,
+    /// What the server does for the agent in the place of this client.
+    pub(super) tools: ClientToolSet,
     /// Upstream ids of the client's requests to the agent.
     pub(super) client_requests: Vec<u64>,
     /// Upstream ids of the agent's requests to the client.
@@ -58,8 +62,10 @@ impl ClientState {
             initialized: false,
             has_spoken: false,
             is_viewer: false,
+            may_answer: false,
             process: None,
             capabilities: Capabilities::default(),
+            tools: ClientToolSet::default(),
             client_requests: Vec::new(),
             agent_requests: Vec::new(),
             sessions: Vec::new(),
@@ -83,7 +89,13 @@ impl ClientState {
         let name = &self.name[1..self.name.len() - 1];
         let comma = if name.is_empty() { "" } else { "," };
         let role = role.map_or(String::new(), |role| format!(r#","role":"{role}""#));
-        format!(r#"{{"clientId":{id}{comma}{name}{role}}}"#)
+        // The name of a token that several persons may share says nothing.
+        let is_known = self.principal.is_person() || matches!(self.principal, Principal::Link(_));
+        let principal = match is_known {
+            true => format!(r#","principal":{}"#, quote(&self.principal.to_string())),
+            false => String::new(),
+        };
+        format!(r#"{{"clientId":{id}{comma}{name}{principal}{role}}}"#)
     }
 
     /// Notes that the client controls or loads a session.
@@ -175,10 +187,12 @@ impl Clients {
         client: ClientId,
         principal: Principal,
         session: SessionKey,
+        may_answer: bool,
     ) {
         let state = ClientState {
             initialized: true,
             is_viewer: true,
+            may_answer,
             observed: vec![session],
             ..ClientState::new(principal)
         };
@@ -227,6 +241,11 @@ impl Clients {
     /// Whether a client is a viewer.
     pub(super) fn is_viewer(&self, client: ClientId) -> bool {
         self.get(client).is_some_and(|state| state.is_viewer)
+    }
+
+    /// Whether a client is a viewer that may answer permission requests.
+    pub(super) fn is_answering_viewer(&self, client: ClientId) -> bool {
+        self.get(client).is_some_and(|state| state.may_answer)
     }
 
     /// Whether a client is a viewer whose session has ended.

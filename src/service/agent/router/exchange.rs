@@ -412,9 +412,9 @@ impl Exchange {
 
     /// Whether a client may answer permission requests in sessions that it observes.
     pub(super) fn may_approve(&self, client: ClientId, output: &impl RouterOutput) -> bool {
+        let is_observer = !output.has_watch_scope(client) && !self.clients.is_viewer(client);
         self.limits.approvals == Approvals::Any
-            && !output.has_watch_scope(client)
-            && !self.clients.is_viewer(client)
+            && (is_observer || self.clients.is_answering_viewer(client))
     }
 
     /// Gives the agent's pending requests about a session to another client.
@@ -434,7 +434,17 @@ impl Exchange {
             if let Some(state) = self.clients.get_mut(old) {
                 remove(&mut state.agent_requests, &id);
             }
+            let is_served = request.is_served;
             match (self.clients.get_mut(new), &request.text) {
+                // The server goes on with what it does for the session.
+                (Some(state), _)
+                    if is_served
+                        && !state.tools.is_empty()
+                        && state.agent_requests.len() < self.limits.agent_requests =>
+                {
+                    state.agent_requests.push(id);
+                    request.client = new;
+                }
                 (Some(state), Some(text))
                     if state.agent_requests.len() < self.limits.agent_requests =>
                 {

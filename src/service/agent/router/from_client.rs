@@ -42,7 +42,7 @@ impl Router {
         output: &mut impl RouterOutput,
     ) {
         if self.exchange.clients.is_viewer(client) {
-            return log::debug!("{client} only watches: a message was ignored");
+            return self.message_of_viewer(client, text, output);
         }
         if let Some(state) = self.exchange.clients.get_mut(client) {
             state.has_spoken = true;
@@ -121,6 +121,18 @@ impl Router {
         }
     }
 
+    /// Handles a message of a viewer, which may answer permission requests at most. Other messages are ignored.
+    fn message_of_viewer(&mut self, client: ClientId, text: &str, output: &mut impl RouterOutput) {
+        if self.exchange.clients.is_answering_viewer(client)
+            && !output.is_long_json(text.len())
+            && let Ok(envelope) = Envelope::parse_client(text)
+            && let MessageKind::Response { id, .. } = &envelope.kind
+        {
+            return self.response_from_client(client, &envelope, id.clone(), output);
+        }
+        log::debug!("{client} only watches: a message was ignored");
+    }
+
     /// Handles a binary message. The transport has only text messages, and others are ignored. A client that has sent nothing else is
     /// closed, because it would wait for an answer for ever.
     pub(crate) fn handle_binary(&mut self, client: ClientId, output: &mut impl RouterOutput) {
@@ -191,7 +203,8 @@ impl Router {
             return output.to_client(client, &[&refused]);
         }
         if self.exchange.limits.protocol.has_sessions()
-            && self.observe_request(client, envelope, method, raw_id, output)
+            && (self.observe_request(client, envelope, method, raw_id, output)
+                || self.list_request(client, envelope, method, raw_id, output))
         {
             return;
         }

@@ -5,12 +5,14 @@ use std::ops::Range;
 
 use super::observers::name_of;
 use super::processes::Process;
-use super::{Capabilities, RequestClass, Router, RouterOutput};
+use super::{Capabilities, Exchange, RequestClass, Router, RouterOutput};
+use crate::service::agent::Approvals;
 use crate::service::agent::initialize::{
-    Initialize, PendingInitialize, declares_resume, kind_of, version_of,
+    ClientToolSet, Initialize, PendingInitialize, declares_resume, kind_of, version_of,
+    with_client_tools,
 };
 use crate::service::agent::response::with_meta;
-use crate::service::json::Skimmer;
+use crate::service::json::{Skimmer, quote};
 use crate::service::jsonrpc::{Envelope, MessageKind, code, error, member};
 use crate::{ClientId, Time};
 
@@ -84,6 +86,12 @@ impl Router {
             return output.to_client(client, &[&refused.response(id)]);
         }
         self.exchange.counters.initializes += 1;
+        let announced = with_client_tools(envelope, self.exchange.limits.tools);
+        let parsed = announced.as_ref().map(|(text, _)| Envelope::parse(text));
+        let (envelope, tools) = match (&parsed, &announced) {
+            (Some(Ok(with_tools)), Some((_, tools))) => (with_tools, *tools),
+            _ => (envelope, ClientToolSet::default()),
+        };
         let index = match self.process_of_kind(client, envelope, id, output) {
             Some(Ok(index)) => index,
             Some(Err(refused)) => return output.to_client(client, &[&refused]),
@@ -92,6 +100,7 @@ impl Router {
         if let Some(state) = self.exchange.clients.get_mut(client) {
             state.process = Some(index);
             state.capabilities = Capabilities::read(envelope);
+            state.tools = tools;
             state.name = name_of(envelope);
         }
         let upstream_id = self.exchange.requests.next_id();
@@ -110,7 +119,7 @@ impl Router {
                     "}",
                 ]
                 .concat();
-                answer_initialize(client, &answer, output);
+                self.exchange.answer_initialize(client, &answer, output);
             }
             Initialize::Pending(pending)
                 if pending.wanted.iter().any(|(other, _)| *other == client) =>
@@ -229,7 +238,7 @@ impl Router {
         };
         for (client, client_id) in wanted {
             let answer = [&text[..id.start], &client_id, &text[id.end..]].concat();
-            answer_initialize(client, &answer, output);
+            self.exchange.answer_initialize(client, &answer, output);
         }
     }
 
@@ -312,17 +321,37 @@ impl Router {
     }
 }
 
-/// Sends the result of `initialize` to a client, with what Outrigger adds.
-fn answer_initialize(client: ClientId, answer: &str, output: &mut impl RouterOutput) {
-    let resumable = output.is_resumable(client);
-    let added = format!(r#"{{"resume":{resumable},"takeover":true,"watch":true}}"#);
-    let answer = match Envelope::parse(answer) {
-        Ok(envelope) => with_meta(&envelope, &added),
-        Err(_) => answer.to_owned(),
-    };
-    match output.announcement(client) {
-        Some(announcement) => output.to_client(client, &[&announcement.add_to(&answer)]),
-        None => output.to_client(client, &[&answer]),
+impl Exchange {
+    /// Sends the result of `initialize` to a client, with what Outrigger adds.
+    fn answer_initialize(&self, client: ClientId, answer: &str, output: &mut impl RouterOutput) {
+        let resumable = output.is_resumable(client);
+        let mut added = format!(r#""resume":{resumable},"takeover":true,"watch":true"#);
+        let facts = output.server_facts();
+        if let Some(bytes) = facts.max_message {
+            added.push_str(&format!(r#","maxMessage":{bytes}"#));
+        }
+        if let Some(directory) = &facts.directory {
+            added.push_str(&format!(r#","directory":{}"#, quote(directory)));
+        }
+        if self.limits.approvals == Approvals::Any {
+            added.push_str(r#","approvals":"any""#);
+        }
+        let tools = self.clients.get(client).map(|state| state.tools);
+        if let Some(tools) = tools.filter(|tools| !tools.is_empty()) {
+            let directory = facts.files_below.as_deref().map_or("null".into(), quote);
+            added.push_str(&format!(
+                r#","clientTools":{{"readTextFile":{},"writeTextFile":{},"terminal":{},"directory":{directory}}}"#,
+                tools.read_files, tools.write_files, tools.terminals
+            ));
+        }
+        let answer = match Envelope::parse(answer) {
+            Ok(envelope) => with_meta(&envelope, &format!("{{{added}}}")),
+            Err(_) => answer.to_owned(),
+        };
+        match output.announcement(client) {
+            Some(announcement) => output.to_client(client, &[&announcement.add_to(&answer)]),
+            None => output.to_client(client, &[&answer]),
+        }
     }
 }
 

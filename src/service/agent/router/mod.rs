@@ -22,24 +22,29 @@ mod from_agent;
 mod from_client;
 mod handshakes;
 mod history;
+mod listing;
 mod mode;
 mod observers;
 mod processes;
 mod requests;
+mod served;
 mod sessions;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::durable::Announcement;
-use super::initialize::Capabilities;
+use super::initialize::{Capabilities, ClientToolSet};
 use super::{AgentProtocol, Approvals, UnknownSessions};
 use crate::{ClientId, CloseCode, Histogram, Principal, Scope};
 pub(crate) use batches::{BatchSender, Batches, Collected};
 use exchange::Exchange;
+pub(crate) use observers::Viewer;
 pub(crate) use processes::ProcessChange;
 use processes::Run;
 use requests::{AgentRequest, ClientCall, ClientRequest, RequestClass, is_cancellation};
+pub(crate) use served::{ServedError, ServedRequest};
+pub(crate) use sessions::SessionKey;
 use sessions::Sessions;
 
 /// The maximum length of a client's first message in bytes. It is kept as long as the agent runs.
@@ -76,6 +81,8 @@ pub(crate) struct RouterLimits {
     pub(crate) history: usize,
     /// Agent processes.
     pub(crate) processes: usize,
+    /// What the server can do for the agent in the place of clients that ask for it.
+    pub(crate) tools: ClientToolSet,
     /// Whether one process serves clients of every kind.
     pub(crate) is_one_process: bool,
     /// How long the agent may take to answer `initialize`.
@@ -99,6 +106,11 @@ pub(crate) trait RouterOutput {
         for client in clients {
             self.to_client(*client, &[text]);
         }
+    }
+    /// Passes on a request of the agent that the server answers in the place of a client. [`Router::handle_served`] takes the
+    /// answer.
+    fn serve(&mut self, request: ServedRequest<'_>) {
+        let _ = request;
     }
     /// Whether a client's message of this length must be refused, unless it is a prompt.
     fn is_long_json(&self, length: usize) -> bool {
@@ -139,6 +151,21 @@ pub(crate) trait RouterOutput {
         let _ = client;
         None
     }
+    /// What the response to `initialize` says about the server.
+    fn server_facts(&self) -> ServerFacts {
+        ServerFacts::default()
+    }
+}
+
+/// What clients learn about the server in the response to `initialize`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ServerFacts {
+    /// The maximum length of a client's message in bytes.
+    pub(crate) max_message: Option<usize>,
+    /// The directory in which agents start, which is where a new session probably works.
+    pub(crate) directory: Option<String>,
+    /// The directory below which the server reads and writes files for clients.
+    pub(crate) files_below: Option<String>,
 }
 
 /// A request that has timed out, or whose client has disconnected, and whose response will open a session.

@@ -9,6 +9,7 @@
 
 use super::clients::ClientState;
 use super::history::{Entry, HistoryPolicy};
+use super::listing::OWN_SESSIONS;
 use super::sessions::{Session, SessionError, SessionKey, Sessions};
 use super::{Exchange, Router, RouterOutput, remove};
 use crate::service::agent::named::Named;
@@ -250,7 +251,7 @@ impl Sessions {
 }
 
 /// An update of the router's own.
-fn own_update(session: &str, update: &str) -> String {
+pub(super) fn own_update(session: &str, update: &str) -> String {
     format!(
         r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{},"update":{update}}}}}"#,
         quote(session)
@@ -441,7 +442,7 @@ pub(super) fn watch_only(id: &str) -> String {
 pub(super) fn is_for_watch_scope(method: &str) -> bool {
     matches!(
         method,
-        "initialize" | "session/list" | "session/attach" | "session/detach"
+        "initialize" | "session/list" | "session/attach" | "session/detach" | OWN_SESSIONS
     )
 }
 
@@ -452,6 +453,16 @@ fn why(error: SessionError) -> String {
         SessionError::Lost => "the agent process of the session has exited".to_owned(),
         error => error.to_string(),
     }
+}
+
+/// A client that watches one session.
+pub(crate) struct Viewer<'a> {
+    pub(crate) client: ClientId,
+    pub(crate) principal: Principal,
+    /// The principal that issued the client's link, if it has one.
+    pub(crate) owner: Option<&'a Principal>,
+    /// Whether its link permits to answer permission requests, if the settings let observers do so.
+    pub(crate) may_answer: bool,
 }
 
 /// The first message to a viewer.
@@ -466,17 +477,21 @@ impl Router {
         found.map(drop).map_err(why)
     }
 
-    /// Adds a client that watches a session and does nothing else. `owner` is the principal that issued the client's link, if it
-    /// has one. Without a link, the client must be the same person as the owner of the session, or have a token of the same
-    /// principal that permits only watching, or that permits issuing a link. Returns why the client may not watch the session.
+    /// Adds a client that watches a session and does nothing else, but may answer its permission requests. Without a link, the client
+    /// must be the same person as the owner of the session, or have a token of the same principal that permits only watching, or
+    /// that permits issuing a link. Returns why the client may not watch the session.
     pub(crate) fn handle_viewer(
         &mut self,
-        client: ClientId,
-        principal: Principal,
-        owner: Option<&Principal>,
+        viewer: Viewer<'_>,
         name: &str,
         output: &mut impl RouterOutput,
     ) -> Result<(), String> {
+        let Viewer {
+            client,
+            principal,
+            owner,
+            may_answer,
+        } = viewer;
         let may_watch = principal.is_person()
             || output.has_watch_scope(client)
             || output.scope(client) == Scope::All;
@@ -502,7 +517,7 @@ impl Router {
         );
         self.exchange
             .clients
-            .add_viewer(client, principal, key.clone());
+            .add_viewer(client, principal, key.clone(), may_answer);
         if let Some(bound) = self.sessions.get_mut(&key) {
             bound.observers.push(client);
         }

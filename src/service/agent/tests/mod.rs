@@ -11,6 +11,7 @@ mod processes;
 mod references;
 mod requests;
 mod separation;
+mod served;
 mod table;
 mod turns;
 
@@ -19,7 +20,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::router::{BatchSender, Batches, ProcessChange, Router, RouterLimits, RouterOutput};
+use super::initialize::ClientToolSet;
+use super::router::{
+    BatchSender, Batches, ProcessChange, Router, RouterLimits, RouterOutput, ServedRequest, Viewer,
+};
 use super::{Approvals, UnknownSessions};
 use crate::service::agent::AgentProtocol;
 use crate::{ClientId, CloseCode, Principal, Scope, Time};
@@ -38,6 +42,8 @@ pub(super) struct RecordedOutput {
     pub(super) away: Vec<ClientId>,
     /// The maximum length of a client's message. 0 is no limit.
     pub(super) max_json: usize,
+    /// The requests that the server serves: their numbers, methods, and whether they name a session.
+    pub(super) served: Vec<(u64, String, bool)>,
     /// The number of messages for clients. One for several clients counts once.
     pub(super) messages: usize,
     secrets: u64,
@@ -71,6 +77,12 @@ impl RouterOutput for RecordedOutput {
             let received = self.clients.entry(*client).or_default();
             received.push(text.to_owned());
         }
+    }
+
+    fn serve(&mut self, request: ServedRequest<'_>) {
+        let method = request.envelope.method().to_owned();
+        self.served
+            .push((request.id, method, request.session.is_some()));
     }
 
     fn is_long_json(&self, length: usize) -> bool {
@@ -132,6 +144,7 @@ impl Simulation {
             protocol: AgentProtocol::Acp,
             grace: Some(GRACE),
             processes: 3,
+            tools: ClientToolSet::default(),
             is_one_process: false,
             initialize_timeout: Some(INITIALIZE_TIMEOUT),
             approvals: Approvals::Owner,
@@ -385,6 +398,16 @@ fn sim_with_session(state: &str, owner: Principal) -> (Simulation, String) {
         assert_eq!(sim.router.figures().sessions, 0);
     }
     (sim, token)
+}
+
+/// A client that only watches.
+fn viewer(client: ClientId, principal: Principal, owner: Option<&Principal>) -> Viewer<'_> {
+    Viewer {
+        client,
+        principal,
+        owner,
+        may_answer: false,
+    }
 }
 
 fn named(name: &str) -> Principal {

@@ -95,7 +95,7 @@ fn an_observer_sees_what_happens_and_controls_nothing() {
     assert_eq!(attached["historyPolicy"], "full");
     assert_eq!(attached["clientId"], client(2).to_string());
     let id = client(1).to_string();
-    let owner = json!({"clientId": id, "name": "editor", "version": "2", "role": "controller"});
+    let owner = json!({"clientId": id, "name": "editor", "version": "2", "principal": "ada", "role": "controller"});
     assert_eq!(attached["connectedClients"], json!([owner]));
     sim.clear();
 
@@ -270,7 +270,7 @@ fn a_token_that_permits_observing_only_permits_nothing_else() {
     assert_eq!(resolved["chosenOptionId"], "yes");
     assert_eq!(
         resolved["resolvedBy"],
-        json!({"clientId": client(1).to_string(), "name": "editor", "version": "2"})
+        json!({"clientId": client(1).to_string(), "name": "editor", "version": "2", "principal": "ada"})
     );
 }
 
@@ -307,7 +307,7 @@ fn the_first_answer_to_a_permission_request_counts_and_the_others_are_told() {
         assert_eq!(told[0]["params"]["requestId"], id);
         let resolved = &told[1]["params"]["update"];
         assert_eq!(resolved["sessionUpdate"], "permission_resolved");
-        let by = json!({"clientId": client(2).to_string(), "name": "phone"});
+        let by = json!({"clientId": client(2).to_string(), "name": "phone", "principal": "bob"});
         assert_eq!(resolved["resolvedBy"], by);
         assert_eq!(told.len(), 2);
     }
@@ -516,12 +516,66 @@ fn a_late_observer_gets_the_history_that_it_asks_for() {
     assert_eq!(replayed(&sim, 2), all);
     // A viewer gets the same after the notification that it watches.
     let viewer = client(3);
-    let joined = sim
-        .router
-        .handle_viewer(viewer, named("ada"), None, "s", &mut sim.output);
+    let joined = sim.router.handle_viewer(
+        super::viewer(viewer, named("ada"), None),
+        "s",
+        &mut sim.output,
+    );
     assert_eq!(joined, Ok(()));
     assert_eq!(received(&sim, 3)[0]["method"], "_outrigger/watching");
     assert_eq!(replayed(&sim, 3), all);
+}
+
+#[test]
+fn the_holder_of_a_link_that_permits_it_answers_and_does_nothing_else() {
+    for (approvals, may_answer, answers) in [
+        (Approvals::Any, true, true),
+        (Approvals::Any, false, false),
+        (Approvals::Owner, true, false),
+    ] {
+        let (mut sim, _) = live(approvals);
+        sim.output.watchers.push(client(5));
+        let owner = named("ada");
+        let guest = Viewer {
+            may_answer,
+            ..viewer(client(5), Principal::Link(7), Some(&owner))
+        };
+        let added = sim.router.handle_viewer(guest, "s", &mut sim.output);
+        assert_eq!(added, Ok(()));
+        sim.clear();
+        sim.agent_sends(&permission("7"));
+        let id = sim.client_received(1)["id"].clone();
+        let shown = sim.client_received(5);
+        assert_eq!(shown["method"], "session/request_permission");
+        assert_eq!(shown["id"] == id, answers);
+        sim.clear();
+        // It sends no requests and no prompts, and no array hides an answer.
+        for text in [
+            request(
+                "1",
+                "session/prompt",
+                &json!({"sessionId": "s", "prompt": []}),
+            ),
+            request("1", "session/load", &json!({"sessionId": "s"})),
+            notification("session/cancel", &json!({"sessionId": "s"})),
+            format!("[{}]", allow(&id)),
+            allow(&json!(id.as_u64().expect("a number") + 1)),
+            "nonsense".to_owned(),
+        ] {
+            sim.client_sends(5, &text);
+            assert!(
+                sim.output.agent.is_empty() && sim.output.clients.is_empty(),
+                "{text}"
+            );
+        }
+        sim.client_sends(5, &allow(&id));
+        assert_eq!(sim.output.agent.len(), usize::from(answers));
+        if answers {
+            let resolved = sim.client_received(1);
+            let by = &resolved["params"]["update"]["resolvedBy"];
+            assert_eq!(by["principal"], "link:7", "{resolved}");
+        }
+    }
 }
 
 /// The bug: what the agent sent for a session whose client had left was missing in its history.

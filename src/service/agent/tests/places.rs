@@ -62,9 +62,11 @@ fn sim_with_roles(state: &str, bob_works: bool) -> Simulation {
         let outrigger = json!({"watchToken": tokens["watchToken"]});
         let attach = json!({"sessionId": "s", "_meta": {"outrigger": outrigger}});
         sim.client_sends(OBSERVER, &request("1", "session/attach", &attach));
-        let added =
-            sim.router
-                .handle_viewer(client(WATCHER), named("ada"), None, "s", &mut sim.output);
+        let added = sim.router.handle_viewer(
+            viewer(client(WATCHER), named("ada"), None),
+            "s",
+            &mut sim.output,
+        );
         assert_eq!(added, Ok(()));
     }
     match state {

@@ -585,8 +585,8 @@ fn an_id_of_several_sessions_of_their_owner_cannot_be_shared() {
     let _ = sim.session(2, "s0");
     assert!(sim.router.check_share(&ALICE, "s0").is_err());
     let link = Principal::Named("link".into());
-    let seen = sim
-        .router
-        .handle_viewer(client(9), link, Some(&ALICE), "s0", &mut sim.output);
+    let seen =
+        sim.router
+            .handle_viewer(viewer(client(9), link, Some(&ALICE)), "s0", &mut sim.output);
     assert!(seen.is_err());
 }

@@ -63,7 +63,7 @@ pub(super) use turns::{Activity, turn_ended};
 /// Identifies a session in the table. It dereferences to the session's id, which two processes may both use, but is compared by
 /// identity: two keys are equal only if they are clones.
 #[derive(Clone, Debug)]
-pub(super) struct SessionKey(Arc<str>);
+pub(crate) struct SessionKey(Arc<str>);
 
 impl SessionKey {
     fn new(id: &str) -> Self {

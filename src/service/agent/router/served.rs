@@ -1,0 +1,165 @@
+//! Requests of the agent that the server answers in the place of a client, for files and terminals. The router records them as
+//! those that a client answers, so that the same limits hold and the agent gets exactly one answer.
+
+use super::history::Entry;
+use super::observers::own_update;
+use super::sessions::{SessionKey, SessionState};
+use super::{Router, RouterOutput};
+use crate::service::jsonrpc::{Envelope, code, error};
+use crate::{ClientId, Principal};
+
+/// A request of the agent that the server answers.
+#[derive(Debug)]
+pub(crate) struct ServedRequest<'a> {
+    /// Identifies the request in [`Router::handle_served`].
+    pub(crate) id: u64,
+    pub(crate) client: ClientId,
+    pub(crate) principal: Principal,
+    /// The session that it names where its method has one.
+    pub(crate) session: Option<SessionKey>,
+    pub(crate) envelope: &'a Envelope<'a>,
+}
+
+/// Why the server cannot do what the agent asks for: a code and a message of JSON-RPC, and the cause.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServedError {
+    pub(crate) code: i32,
+    pub(crate) message: &'static str,
+    pub(crate) why: String,
+}
+
+impl ServedError {
+    fn new(code: i32, message: &'static str, why: impl Into<String>) -> Self {
+        let why = why.into();
+        Self { code, message, why }
+    }
+
+    /// The request has wrong parameters.
+    pub(crate) fn params(why: impl Into<String>) -> Self {
+        Self::new(code::PARAMS, "Invalid params", why)
+    }
+
+    /// What the request names does not exist.
+    pub(crate) fn not_found(why: impl Into<String>) -> Self {
+        Self::new(code::NOT_FOUND, "Resource not found", why)
+    }
+
+    /// A limit is reached.
+    pub(crate) fn too_many(why: impl Into<String>) -> Self {
+        Self::new(code::TOO_MANY, "Too many", why)
+    }
+
+    /// The server does not permit it.
+    pub(crate) fn denied(why: impl Into<String>) -> Self {
+        Self::new(code::DENIED, "Access denied", why)
+    }
+
+    /// It has failed.
+    pub(crate) fn failed(why: impl Into<String>) -> Self {
+        Self::new(code::INTERNAL, "Internal error", why)
+    }
+}
+
+impl Router {
+    /// Passes a recorded request on to the server.
+    pub(super) fn serve(
+        &self,
+        id: u64,
+        is_addressed: bool,
+        envelope: &Envelope<'_>,
+        output: &mut impl RouterOutput,
+    ) {
+        let Some(request) = self.exchange.requests.of_agent.get(id) else {
+            return;
+        };
+        let Some(state) = self.exchange.clients.get(request.client) else {
+            return;
+        };
+        output.serve(ServedRequest {
+            id,
+            client: request.client,
+            principal: state.principal.clone(),
+            session: request.session.clone().filter(|_| is_addressed),
+            envelope,
+        });
+    }
+
+    /// Answers a request that the server was asked to serve, with a result as JSON or an error. Nothing happens if the request is
+    /// no longer pending.
+    pub(crate) fn handle_served(
+        &mut self,
+        id: u64,
+        answer: &Result<String, ServedError>,
+        output: &mut impl RouterOutput,
+    ) {
+        let exchange = &mut self.exchange;
+        let pending = exchange.requests.of_agent.get(id);
+        if !pending.is_some_and(|request| request.is_served) {
+            return;
+        }
+        let Some(request) = exchange.requests.forget_of_agent(&mut exchange.clients, id) else {
+            return;
+        };
+        let id = &request.ids.id;
+        match answer {
+            Ok(result) => {
+                let parts = [
+                    r#"{"jsonrpc":"2.0","id":"#,
+                    id,
+                    r#","result":"#,
+                    result,
+                    "}",
+                ];
+                output.to_agent(request.process, &parts);
+            }
+            Err(ServedError { code, message, why }) => {
+                let failed = error(id, *code, message, Some(why));
+                output.to_agent(request.process, &[&failed]);
+            }
+        }
+    }
+
+    /// Whether the server may still do something for a session: a client controls it that lets the server do so, and its agent
+    /// process still runs.
+    pub(crate) fn is_served(&self, session: &SessionKey) -> bool {
+        let Some(bound) = self.sessions.get(session) else {
+            return false;
+        };
+        let SessionState::Controlled(client) = bound.state else {
+            return false;
+        };
+        let state = self.exchange.clients.get(client);
+        state.is_some_and(|state| !state.tools.is_empty())
+            && self.exchange.processes.is_current(bound.run)
+    }
+
+    /// The clients that see what happens in a session: the one that controls it, and its observers.
+    pub(crate) fn audience(&self, session: &SessionKey) -> Vec<ClientId> {
+        let Some(bound) = self.sessions.get(session) else {
+            return Vec::new();
+        };
+        let observers = bound.observers.iter().copied();
+        let controller = bound.controller();
+        let observers = observers.filter(|observer| Some(*observer) != controller);
+        controller.into_iter().chain(observers).collect()
+    }
+
+    /// Sends an update of the server's own about a session to some clients.
+    pub(crate) fn show_served(
+        &self,
+        session: &SessionKey,
+        update: &str,
+        clients: &[ClientId],
+        output: &mut impl RouterOutput,
+    ) {
+        if !clients.is_empty() {
+            output.to_clients(clients, &own_update(session, update));
+        }
+    }
+
+    /// Keeps an update of the server's own for clients that attach to the session later.
+    pub(crate) fn remember_served(&mut self, session: &SessionKey, update: &str) {
+        let update = own_update(session, update);
+        self.sessions.remember(session, Entry::Update, &update);
+    }
+}
