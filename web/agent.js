@@ -11,6 +11,8 @@ import { makeDialog, note, plain, setHidden, setText, showDialog } from "./view.
 
 const $ = (id) => document.getElementById(id);
 
+/** The most sessions that are listed. */
+const MOST_SESSIONS = 5000;
 /** How often the list of sessions is read again while the page is visible. */
 const REFRESH = 15_000;
 /** When the agent has not answered `initialize` for this long, the page says so. */
@@ -90,10 +92,10 @@ const announce = (text) => { $("announce").textContent = text; };
 /** What the connection's line says of the session that is shown. */
 function stateOf({ role, running, transcript }) {
   if (role === "opening") return ["", "opening"];
-  if (role === "viewer" || role === "observer") return ["live", "watching"];
   if (role === "ended") return ["", "the session has ended"];
   if (role === "failed") return ["", "not available"];
   if (transcript.waiting) return ["wait", "your answer is needed"];
+  if (role === "viewer" || role === "observer") return ["live", "watching"];
   return running ? ["busy", "working"] : ["live", "connected"];
 }
 
@@ -142,7 +144,8 @@ function showState() {
   setText($("agent-name"), agent);
   const watches = view && ["observer", "viewer"].includes(view.role);
   setHidden($("watching"), !watches);
-  if (watches) setText($("watching-text"), view.controller ? `You are watching. ${view.controller} controls this session.` : "You are watching. No client controls this session.");
+  const who = view?.controller ? `${view.controller} controls this session.` : "No client controls this session.";
+  if (watches) setText($("watching-text"), `You are watching. ${who}${identity?.only?.answers ? " With your link, you may answer its permission requests." : ""}`);
   setHidden($("take-over"), !(watches && client?.agent && identity?.scope !== "watch" && fragment.get("mode") !== "viewer"));
   setHidden($("share"), !(view && identity?.auth && identity.scope === "all" && view.role !== "failed"));
   setHidden($("notify"), !(view && "Notification" in globalThis && Notification.permission === "default" && isSecureContext));
@@ -166,20 +169,33 @@ async function refresh() {
   const all = new Map();
   const add = (one) => all.set(one.sessionId, { ...all.get(one.sessionId), ...Object.fromEntries(Object.entries(one).filter(([, value]) => value)) });
   for (const one of ownSessions()) add(one);
-  const status = await api("/status").catch(() => undefined);
-  const here = status?.routes?.[pagePath] ?? status;
-  directoryOfAgent = here?.agent?.directory ?? "";
-  // What a new session needs is known.
   setHidden($("new"), !client || identity?.scope === "watch" || fragment.get("mode") === "viewer");
-  if (client?.agent?.agentCapabilities?.sessionCapabilities?.list) {
-    const { sessions } = await client.request("session/list", {}).catch(() => ({}));
-    for (const one of list(sessions)) add(one);
-  }
-  for (const { id, owner, state } of here?.agent?.session_list ?? []) if (owner === identity?.principal) add({ sessionId: id, state });
+  const methods = [client?.agent?.agentCapabilities?.sessionCapabilities?.list && "session/list", client?.agent && "_outrigger/sessions"];
+  for (const method of methods.filter(Boolean)) for (const one of await allSessions(method)) add(one);
   known = [...all.values()].sort((a, b) => String(b.updatedAt ?? "").localeCompare(String(a.updatedAt ?? "")));
   showSessions();
 }
-let directoryOfAgent = "";
+
+/** What a method lists, page by page. */
+async function allSessions(method) {
+  const all = [];
+  let cursor;
+  do {
+    const page = await client.request(method, cursor ? { cursor } : {}).catch(() => ({}));
+    all.push(...list(page.sessions).filter(({ sessionId }) => typeof sessionId === "string"));
+    cursor = typeof page.nextCursor === "string" && page.nextCursor !== cursor ? page.nextCursor : undefined;
+  } while (cursor && all.length < MOST_SESSIONS);
+  return all;
+}
+
+const directoryOfAgent = () => client?.about?.clientTools?.directory ?? client?.about?.directory ?? "";
+
+/** What the server does for the agents of this page. */
+function aboutTools() {
+  const { directory, terminal } = client?.about?.clientTools ?? {};
+  const all = [directory && `reads and writes files below ${plain(directory)}`, terminal && "runs programs"].filter(Boolean);
+  return all.length ? `If the agent asks for it, the server ${all.join(" and ")}.` : "";
+}
 
 function showSessions() {
   const all = [...views.keys()].filter((id) => views.get(id).role !== "failed" && !known.some(({ sessionId }) => sessionId === id)).map((sessionId) => ({ sessionId }));
@@ -240,13 +256,25 @@ function addView(id) {
 /** Tells somebody who does not look at the page, and screen readers. */
 function tell(text, about) {
   announce(text);
-  if (!document.hidden || !("Notification" in globalThis) || Notification.permission !== "granted") return;
-  const shown = new Notification(nameOf(about), { body: text, tag: about.id });
+  if (document.hidden) showNotification(nameOf(about), text, about);
+}
+
+/** Shows a notification of the browser, if it is permitted. Returns false if this browser has none for pages. */
+function showNotification(title, body, about) {
+  if (!("Notification" in globalThis) || Notification.permission !== "granted") return true;
+  let shown;
+  try {
+    shown = new Notification(title, { body, tag: about?.id });
+  } catch {
+    // Chrome on Android shows only those of a service worker.
+    return false;
+  }
   shown.onclick = () => {
     focus();
-    show(about);
+    if (about) show(about);
     shown.close();
   };
+  return true;
 }
 
 function show(one) {
@@ -267,7 +295,7 @@ async function openSession(id) {
   if (there && there.role !== "failed" && there.role !== "ended") return show(there);
   there?.close();
   const made = addView(id);
-  made.directory ||= known.find(({ sessionId }) => sessionId === id)?.cwd ?? directoryOfAgent;
+  made.directory ||= known.find(({ sessionId }) => sessionId === id)?.cwd ?? directoryOfAgent();
   show(made);
   if (client) await made.open({ viewOnly: fragment.get("mode") === "viewer" });
   else await made.view();
@@ -287,12 +315,13 @@ async function askForDirectory() {
   try {
     last = localStorage.getItem(DIRECTORY) ?? "";
   } catch { /* the browser keeps nothing */ }
-  const input = element("input", { id: "directory", required: true, value: last || directoryOfAgent || "/", autocapitalize: "off", autocomplete: "off", spellcheck: false, pattern: "(/|[A-Za-z]:).*", title: "an absolute path" });
+  const input = element("input", { id: "directory", required: true, value: last || directoryOfAgent() || "/", autocapitalize: "off", autocomplete: "off", spellcheck: false, pattern: "(/|[A-Za-z]:).*", title: "an absolute path" });
   const form = element(
     "form",
     { method: "dialog" },
     element("label", { for: "directory" }, "Directory on the agent's machine"),
     input,
+    aboutTools() && element("p", { class: "faint" }, aboutTools()),
     element("div", { class: "actions" }, element("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), element("button", { class: "primary" }, "Begin")),
   );
   // `form-action 'none'` forbids to submit the form. It is never submitted.
@@ -361,15 +390,32 @@ async function newSession() {
 }
 $("new").addEventListener("click", newSession);
 
-/** Makes a link with which anyone can watch the session. */
+/** Asks what a link shall permit, if there is a choice. Resolves with "watch", "answer" or nothing. */
+async function askForLink() {
+  if (client?.about?.approvals !== "any") return "watch";
+  const choice = (value, name) => element("button", { class: "primary", type: "button", onclick: () => dialog.close(value) }, name);
+  const dialog = makeDialog(
+    "Share this session",
+    element("p", {}, "What may someone with the link do for the next hour?"),
+    element("div", { class: "ways" }, element("p", {}, choice("watch", "Only watch")), element("p", {}, choice("answer", "Watch, and answer permission requests"))),
+    element("div", { class: "actions" }, element("button", { type: "button", onclick: () => dialog.close("") }, "Cancel")),
+  );
+  return showDialog(dialog);
+}
+
+/** Makes a link with which anyone can watch the session, and perhaps approve what the agent wants to do. */
 $("share").addEventListener("click", async () => {
   try {
-    const link = await api("/.outrigger/links", { method: "POST", body: { path: pagePath, session: view.id, ttl_s: 3600 } });
+    const kind = await askForLink();
+    if (!kind) return;
+    const answers = kind === "answer";
+    const link = await api("/.outrigger/links", { method: "POST", body: { path: pagePath, session: view.id, ttl_s: 3600, answers } });
     const url = serverUrl(`${pagePath}#session=${encodeURIComponent(view.id)}&token=${link.token}`).href;
     const copied = await navigator.clipboard?.writeText(url).then(() => true, () => false);
     const address = element("input", { class: "address", readonly: true, value: url, "aria-label": "Link" });
-    const text = `Anyone with this link can watch this session for an hour. They cannot write or approve. ${copied ? "The link is in your clipboard." : "Copy it from this field."} The console lists links, and revokes them.`;
-    const dialog = makeDialog("Watch-only link", element("p", {}, text), address, element("div", { class: "actions" }, element("button", { class: "primary", type: "button", onclick: () => dialog.close() }, "Done")));
+    const rights = answers ? "and answer its permission requests. They cannot write." : "They cannot write or approve.";
+    const text = `Anyone with this link can watch this session for an hour${answers ? " " : ". "}${rights} ${copied ? "The link is in your clipboard." : "Copy it from this field."} The console lists links, and revokes them.`;
+    const dialog = makeDialog(answers ? "Link to watch and approve" : "Watch-only link", element("p", {}, text), address, element("div", { class: "actions" }, element("button", { class: "primary", type: "button", onclick: () => dialog.close() }, "Done")));
     address.addEventListener("focus", () => address.select());
     await showDialog(dialog);
   } catch (error) {
@@ -378,13 +424,17 @@ $("share").addEventListener("click", async () => {
 });
 
 $("notify").addEventListener("click", async () => {
-  await Notification.requestPermission();
+  const answer = await Notification.requestPermission();
+  if (answer === "granted" && !showNotification("Notifications are on", "You are told when the agent asks something, or has finished.")) {
+    note("This browser shows no notifications of pages. The title of the page begins with (!) when the agent waits for you.", true);
+  }
   showState();
 });
 
 const composer = new Composer({
   view: () => view,
   capabilities: () => client?.agent?.agentCapabilities?.promptCapabilities ?? {},
+  maxMessage: () => client?.about?.maxMessage,
   send(prompt) {
     follows = true;
     view.prompt(prompt);

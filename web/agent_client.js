@@ -1,5 +1,5 @@
 // A client of the Agent Client Protocol, version 1, over a resumable connection. It implements nothing for the agent but permission
-// requests: the files and terminals of an agent are on the agent's machine.
+// requests. Files and terminals are the server's, which announces them for this client if its settings permit it.
 
 import { askForToken, pagePath, session, socketProtocols, socketUrl, token } from "./common.js";
 import { ResumableWebSocket } from "./resumable.js";
@@ -47,6 +47,12 @@ export class AgentClient extends EventTarget {
   /** The result of `initialize`. */
   agent;
 
+  /** What the server adds to it: `maxMessage`, `directory`, and `clientTools`, which it has for the agent in the place of this page. */
+  get about() {
+    const about = this.agent?._meta?.outrigger;
+    return isObject(about) ? about : {};
+  }
+
   constructor() {
     super();
     this.#socket = openSocket();
@@ -72,6 +78,7 @@ export class AgentClient extends EventTarget {
     this.agent = await this.request("initialize", {
       protocolVersion: 1,
       clientCapabilities: { fs: { readTextFile: false, writeTextFile: false }, terminal: false },
+      _meta: { outrigger: { clientTools: true } },
       clientInfo: { name: "outrigger-page", title: "Outrigger in a browser", version: (await session().catch(() => {}))?.version ?? "1" },
     });
     return this.agent;

@@ -4,12 +4,17 @@
 import { element, formatBytes } from "./common.js";
 import { note, plain } from "./view.js";
 
-/** The most bytes of a file, and of a prompt as it is sent. The server accepts messages of 64 MiB, if `--max-message` is not less. */
+/** The most bytes of a file, and of a prompt as it is sent. The server says which messages it accepts, which may be less. */
 const MOST_FILE = 8 << 20;
 const MOST_PROMPT = 60 << 20;
+/** What a message with a prompt has beside the prompt's blocks. */
+const MESSAGE_HEAD = 4096;
 const MOST_SUGGESTIONS = 8;
 /** With a finger, Enter is for the next line, and the button sends. */
 const isTouch = matchMedia("(pointer: coarse)").matches;
+
+/** The bytes of blocks as they are sent. */
+const sizeOf = (blocks) => new Blob([JSON.stringify(blocks)]).size;
 
 const base64 = (bytes) => {
   let text = "";
@@ -25,7 +30,7 @@ function fileUri(path, directory) {
 
 /**
  * `view()` returns the session that is shown: `{draft, files, commands, paths, directory, running, canPrompt}`. `send({text, blocks})`
- * and `stop()` act on it.
+ * and `stop()` act on it. `maxMessage()` returns the most bytes of a message that the server accepts, if that is known.
  */
 export class Composer {
   #form = document.getElementById("composer");
@@ -39,8 +44,8 @@ export class Composer {
   #chosen = 0;
   #word;
 
-  constructor({ view, capabilities, send, stop }) {
-    Object.assign(this, { view, capabilities, send });
+  constructor({ view, capabilities, maxMessage, send, stop }) {
+    Object.assign(this, { view, capabilities, maxMessage, send });
     this.#form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.#submit();
@@ -177,14 +182,25 @@ export class Composer {
     const files = [...given];
     const view = this.view();
     if (!view?.canPrompt) return;
+    const isTooMuch = (size) => view.files.reduce((sum, one) => sum + (one.sent ?? 0), size) > this.#mostPrompt();
     for (const file of files) {
       const block = file.size > MOST_FILE ? undefined : await this.#blockOf(file);
-      if (block) view.files.push({ name: file.name || "picture", size: file.size, block });
+      const sent = block && sizeOf(block);
+      if (block && isTooMuch(sent)) note(`${file.name || "The file"} does not fit: ${this.#mostText()}.`, true);
+      else if (block) view.files.push({ name: file.name || "picture", size: file.size, sent, block });
       else if (file.size > MOST_FILE) note(`${file.name} has more than ${formatBytes(MOST_FILE)}.`, true);
       else note(`The agent does not accept files such as ${file.name || file.type}.`, true);
     }
     this.show();
     this.focus();
+  }
+
+  #mostPrompt() {
+    return Math.min(MOST_PROMPT, (this.maxMessage() ?? MOST_PROMPT) - MESSAGE_HEAD);
+  }
+
+  #mostText() {
+    return `a prompt can have at most ${formatBytes(this.#mostPrompt())} as it is sent, where a picture takes a third more`;
   }
 
   async #blockOf(file) {
@@ -210,8 +226,8 @@ export class Composer {
     const named = [...text.matchAll(/(?:^|\s)@([^\s@]*[^\s@.,;:!?)])/g)].map(([, path]) => path).filter((path) => /[/.]/.test(path) || view.paths.has(path));
     const links = [...new Set(named)].map((path) => ({ type: "resource_link", name: path.split("/").at(-1), uri: fileUri(path, view.directory) }));
     const blocks = [...(text ? [{ type: "text", text }] : []), ...links, ...view.files.map(({ block }) => block)];
-    if (new Blob([JSON.stringify(blocks)]).size > MOST_PROMPT) {
-      note(`A prompt can have at most ${formatBytes(MOST_PROMPT)}. Remove some files.`, true);
+    if (sizeOf(blocks) > this.#mostPrompt()) {
+      note(`The prompt is too long: ${this.#mostText()}.`, true);
       return;
     }
     const { files } = view;

@@ -34,8 +34,8 @@ const DENIED = -32010;
 /** The agent does not have the session any more, for example because it has been started again. */
 const LOST = -32002;
 
-/** What to call a client. */
-const nameOf = ({ title, name }) => plain(title ?? name ?? "another client");
+/** What to call a client: the person, if the server knows who it is. */
+const nameOf = ({ principal, title, name }) => plain(principal ?? title ?? name ?? "another client");
 
 /** Events: `change`, `ask` and `end` as those of the transcript, and `connection` with {state, text} of a view's own connection. */
 export class SessionView extends EventTarget {
@@ -216,8 +216,14 @@ export class SessionView extends EventTarget {
       const socket = openSocket({ watch: this.id });
       this.#socket = socket;
       socket.addEventListener("message", ({ data }) => {
-        const { method, params = {} } = parse(data) ?? {};
+        const { method, params = {}, id } = parse(data) ?? {};
         if (this.#socket !== socket) return;
+        if (method === "$/cancel_request") return this.transcript.withdraw(params.requestId);
+        // With a link that permits it, this page may answer.
+        if (method === "session/request_permission" && id !== undefined) {
+          const answer = (optionId) => socket.send(JSON.stringify({ jsonrpc: "2.0", id, result: { outcome: optionId === undefined ? { outcome: "cancelled" } : { outcome: "selected", optionId } } }));
+          return this.transcript.permission(params, id, answer);
+        }
         if (method === "_outrigger/watching") {
           this.transcript.clear();
           this.isCut = Boolean(params._meta?.outrigger?.historyCut);
@@ -226,6 +232,7 @@ export class SessionView extends EventTarget {
           this.#set("viewer");
           resolve(true);
         } else this.handle(method, params);
+        return undefined;
       });
       const tell = (state, text) => this.dispatchEvent(new CustomEvent("connection", { detail: { state, text } }));
       socket.addEventListener("cut", ({ reason }) => tell("gone", reason));

@@ -114,8 +114,8 @@ function showPatch(text) {
   return rowsBox("Changes", rows);
 }
 
-/** The content of a tool call: text, a difference, or a terminal. */
-function showContent(content) {
+/** The content of a tool call: text, a difference, or a terminal. `boxOf(id)` returns the box of a terminal. */
+function showContent(content, boxOf) {
   switch (content.type) {
     case "content": {
       const shown = showBlock(content.content);
@@ -129,7 +129,7 @@ function showContent(content) {
       if (content.newText === undefined && content.oldText === undefined) return codeBox(plain(json(content.changes ?? content)));
       return showDiff(content);
     case "terminal":
-      return element("p", {}, "Terminal ", element("code", {}, plain(content.terminalId)));
+      return boxOf(String(content.terminalId));
     default:
       return codeBox(plain(json(content)));
   }
@@ -162,6 +162,11 @@ export class ToolCall {
     this.#details,
   );
 
+  /** `boxOf(id)` returns the box of a terminal, which moves into the tool call that names it. */
+  constructor(boxOf) {
+    this.boxOf = boxOf;
+  }
+
   get isOpen() { return !["completed", "failed", "cancelled"].includes(this.fields.status); }
 
   update(update) {
@@ -174,7 +179,7 @@ export class ToolCall {
     const places = list(fields.locations).map(({ path, line }) => visible(line === undefined || line === null ? path : `${path}:${line}`));
     this.#about.textContent = [visible(fields.kind), ...places].filter(Boolean).join(", ");
     this.#about.hidden = !this.#about.textContent;
-    if (Array.isArray(update.content)) this.#body.replaceChildren(...list(update.content).map(showContent));
+    if (Array.isArray(update.content)) this.#body.replaceChildren(...list(update.content).map((content) => showContent(content, this.boxOf)));
     if (update.rawInput !== undefined || update.rawOutput !== undefined) {
       const raw = [fields.rawInput, fields.rawOutput].filter((value) => value !== undefined).map(json);
       this.#raw.replaceChildren(...raw.map((value) => codeBox(plain(value).slice(0, MOST_RAW))));

@@ -128,7 +128,8 @@ export class Transcript extends EventTarget {
     while (oldest?.matches(".permission:not(.done)")) oldest = oldest.nextElementSibling;
     const last = this.node.lastElementChild;
     if (!oldest || oldest === last) return this.node.children[1].remove();
-    for (const map of [this.#messages, this.#tools, this.#terminals]) if (map.get(oldest.entry)?.node === oldest) map.delete(oldest.entry);
+    for (const map of [this.#messages, this.#tools]) if (map.get(oldest.entry)?.node === oldest) map.delete(oldest.entry);
+    for (const node of [oldest, ...oldest.querySelectorAll(".terminal")]) if (this.#terminals.get(node.entry)?.node === node) this.#terminals.delete(node.entry);
     oldest.remove();
     return undefined;
   }
@@ -249,7 +250,7 @@ export class Transcript extends EventTarget {
     const id = String(update.toolCallId);
     let tool = this.#tools.get(id);
     if (!tool) {
-      tool = new ToolCall();
+      tool = new ToolCall((id) => this.#terminal(id).node);
       tool.node.entry = id;
       this.#tools.set(id, tool);
       this.#append(tool.node);
@@ -273,24 +274,43 @@ export class Transcript extends EventTarget {
     this.#keepEnd(() => this.#plan.replaceChildren(...list(entries).map(row)));
   }
 
+  /** A terminal with its box, which is nowhere yet if it is new. */
+  #terminal(id) {
+    const known = this.#terminals.get(id);
+    if (known) return known;
+    const text = new GrowingText(this.#keepEnd, false);
+    text.node.className = "output mono";
+    text.node.tabIndex = 0;
+    text.node.setAttribute("role", "group");
+    text.node.setAttribute("aria-label", "Output of a terminal");
+    const title = element("span", { class: "title" }, `Terminal ${plain(id)}`);
+    const state = element("span", { class: "state" }, "its output is not sent to this page");
+    const node = element("details", { class: "box tool terminal", open: true }, element("summary", {}, title, state), text.node);
+    node.entry = id;
+    const terminal = { title, state, text, node, decoder: new TextDecoder() };
+    this.#terminals.set(id, terminal);
+    return terminal;
+  }
+
   #updateTerminal({ terminalId, command, output, exitStatus }, chunk) {
-    let terminal = this.#terminals.get(terminalId);
-    if (!terminal) {
-      const text = new GrowingText(this.#keepEnd, false);
-      terminal = { title: element("span", { class: "title" }), state: element("span", { class: "state busy" }, "running"), text, decoder: new TextDecoder() };
-      text.node.className = "output mono";
-      text.node.tabIndex = 0;
-      text.node.setAttribute("role", "group");
-      text.node.setAttribute("aria-label", "Output of a terminal");
-      terminal.node = element("details", { class: "box tool", open: true }, element("summary", {}, terminal.title, terminal.state), text.node);
-      terminal.node.entry = terminalId;
+    const terminal = this.#terminal(String(terminalId));
+    if (!terminal.isKnown) {
+      terminal.isKnown = true;
+      terminal.state.className = "state busy";
+      terminal.state.textContent = "running";
+    }
+    // No tool call has named it yet.
+    if (!terminal.node.parentNode) {
       this.#append(terminal.node);
-      this.#terminals.set(terminalId, terminal);
       this.#current = undefined;
     }
     if (command) terminal.title.textContent = plain(command);
-    if (!terminal.title.textContent) terminal.title.textContent = `Terminal ${plain(terminalId)}`;
-    if (output?.data !== undefined) terminal.text.set(plain(decodeBase64(output.data, new TextDecoder())));
+    if (output?.data !== undefined) {
+      // What follows may begin within the last character of it.
+      terminal.decoder = new TextDecoder();
+      const text = plain(decodeBase64(output.data, terminal.decoder));
+      terminal.text.set(output.truncated ? `[earlier output is left out]\n${text}` : text);
+    }
     // A chunk may end within a character.
     if (chunk !== undefined) terminal.text.add(plain(decodeBase64(chunk, terminal.decoder)));
     if (!exitStatus) return;
@@ -370,7 +390,7 @@ export class Transcript extends EventTarget {
     const found = all.find(([, one]) => one.requestId === requestId) ?? all.find(([, one]) => toolCallId !== undefined && one.toolCallId === toolCallId);
     const key = found?.[0];
     const option = this.#permissions.get(key)?.options.find(({ optionId }) => optionId === chosenOptionId);
-    const by = isObject(resolvedBy) ? (resolvedBy.name ?? resolvedBy.clientId) : resolvedBy;
+    const by = isObject(resolvedBy) ? (resolvedBy.principal ?? resolvedBy.name ?? resolvedBy.clientId) : resolvedBy;
     this.#settle(key, `answered${option ? `: ${visible(option.name)}` : ""}${by ? `, by ${plain(by)}` : ""}`);
   }
 

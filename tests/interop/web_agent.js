@@ -261,14 +261,15 @@ async function hostile(browser) {
 
   // More than the server takes stays in the page.
   const buffer = Buffer.alloc(8 << 20, "a");
-  await page.locator("#picker").setInputFiles(Array.from({ length: 5 }, (_, at) => ({ name: `${at}.txt`, mimeType: "text/plain", buffer })));
-  await page.locator("#files li").nth(4).waitFor(WAIT);
-  await page.locator("#picker").setInputFiles(Array.from({ length: 4 }, (_, at) => ({ name: `more${at}.txt`, mimeType: "text/plain", buffer })));
-  await page.locator("#files li").nth(8).waitFor(WAIT);
+  await page.locator("#picker").setInputFiles(Array.from({ length: 2 }, (_, at) => ({ name: `${at}.txt`, mimeType: "text/plain", buffer })));
+  await page.getByText(/1.txt does not fit: a prompt can have at most 16.8 MB/).waitFor(WAIT);
+  assert.equal(await page.locator("#files li").count(), 1);
+  await page.fill("#prompt", "a".repeat(9 << 20));
   await page.press("#prompt", "Enter");
-  await page.getByText(/A prompt can have at most/).waitFor(WAIT);
-  assert.equal(await page.locator("#files li").count(), 9);
-  for (let at = 0; at < 9; at++) await page.locator("#files li button").first().click();
+  await page.getByText(/The prompt is too long/).waitFor(WAIT);
+  assert.equal(await page.locator("#files li").count(), 1);
+  await page.locator("#files li button").first().click();
+  await page.fill("#prompt", "");
 
   // A long word, many entries, and text that would take long to understand.
   await ask(page, "/heavy");
@@ -324,6 +325,251 @@ async function files(browser) {
   await page.close();
   await server.stop();
   console.log("  pictures, files and resources ok");
+}
+
+/** Every kind of update of either version. */
+async function kinds(browser) {
+  const server = await start();
+  const page = await browser.newPage();
+  const errors = errorsOf(page);
+  await begin(page, server.page);
+  await ask(page, "/kinds");
+  const shown = transcript(page);
+  await shown.getByText("the end of all kinds").waitFor(WAIT);
+  await state(page, "connected");
+  for (const text of ["a whole prompt", "a changed message", "the first part", "the second part", "new line", "a step of version 2", "building €", "exited with 2", "killed by SIGKILL", "A notice: of the agent", "paused", "cancelled"])
+    await shown.getByText(text).first().waitFor({ ...WAIT, state: "attached" });
+  const text = await shown.textContent();
+  assert.match(text, /a whole thought/);
+  assert.match(text, /the text of a resource/);
+  assert.doesNotMatch(text, /a whole message/, "a message can be replaced");
+  assert.match(text, /\[image image\/svg\+xml\]/, "a picture that could run scripts is named");
+  assert.equal(await shown.locator("img[src*=svg]").count(), 0);
+  // The options that the agent has announced are there.
+  await page.getByLabel("Effort").waitFor(WAIT);
+  assert.deepEqual(errors, []);
+  await page.close();
+  await server.stop();
+  console.log("  the kinds of both versions ok");
+}
+
+/** A mode, options, a paste and notifications. */
+async function choices(browser) {
+  for (const [env, choose, want] of [
+    [{}, async (page) => page.getByLabel("Mode", { exact: true }).selectOption("code"), /The mode is code/],
+    [
+      { OPTIONS: "1" },
+      async (page) => {
+        await page.getByLabel("Effort").selectOption("high");
+        await page.waitForFunction(() => !document.querySelector("#settings :disabled"), null, WAIT);
+        await page.getByLabel("Web search").selectOption({ label: "Web search: on" });
+        await page.waitForFunction(() => !document.querySelector("#settings :disabled"), null, WAIT);
+      },
+      /"effort":"high","web":true/,
+    ],
+  ]) {
+    const server = await start({ env });
+    const page = await browser.newPage();
+    const errors = errorsOf(page);
+    await begin(page, server.page);
+    await choose(page);
+    await ask(page, "/mode");
+    await transcript(page).getByText(want).waitFor(WAIT);
+    assert.deepEqual(errors, []);
+    await page.close();
+    await server.stop();
+  }
+  const server = await start();
+  const context = await browser.newContext();
+  await context.grantPermissions(["clipboard-read", "clipboard-write", "notifications"]);
+  const page = await context.newPage();
+  const errors = errorsOf(page);
+  await page.addInitScript(() => {
+    globalThis.notified = [];
+    globalThis.Notification = class {
+      static permission = "granted";
+      static requestPermission = async () => "granted";
+      constructor(title, { body }) {
+        if (globalThis.isAndroid) throw new TypeError("Illegal constructor");
+        globalThis.notified.push(`${title}: ${body}`);
+      }
+    };
+    Object.defineProperty(document, "hidden", { get: () => Boolean(globalThis.looksAway) });
+  });
+  await begin(page, server.page);
+  // A picture from the clipboard becomes a file of the prompt, and text stays text.
+  await page.evaluate(async () => {
+    const canvas = new OffscreenCanvas(4, 4);
+    canvas.getContext("2d").fillRect(0, 0, 4, 4);
+    await navigator.clipboard.write([new ClipboardItem({ "image/png": await canvas.convertToBlob({ type: "image/png" }) })]);
+  });
+  await page.focus("#prompt");
+  await page.keyboard.press("ControlOrMeta+V");
+  await page.locator("#files img").waitFor(WAIT);
+  await page.evaluate(() => navigator.clipboard.writeText("pasted text"));
+  await page.keyboard.press("ControlOrMeta+V");
+  await page.waitForFunction(() => document.querySelector("#prompt").value === "pasted text", null, WAIT);
+  await page.keyboard.press("Enter");
+  await transcript(page).getByText("You sent text, image image/png: pasted text").waitFor(WAIT);
+  // Who looks away is told.
+  await page.evaluate(() => { globalThis.looksAway = true; });
+  await ask(page, "/change Behind your back");
+  await page.waitForFunction(() => globalThis.notified.some((one) => /asks for permission: Write greeting.txt/.test(one)), null, WAIT);
+  await page.getByRole("button", { name: "Allow" }).click();
+  await page.waitForFunction(() => globalThis.notified.some((one) => /has finished/.test(one)), null, WAIT);
+  // The bug this holds: Chrome on Android throws, and the page did not show the question.
+  await page.evaluate(() => { globalThis.isAndroid = true; });
+  await ask(page, "/change On Android");
+  await page.getByRole("button", { name: "Allow" }).click(WAIT);
+  await transcript(page).getByText("The file is changed.").nth(1).waitFor(WAIT);
+  await state(page, "connected");
+  assert.deepEqual(errors, []);
+  await context.close();
+  await server.stop();
+  console.log("  modes, options, a paste and notifications ok");
+}
+
+/** Everything by keyboard: a new session, a prompt, a permission, Stop, the list of sessions. */
+async function keyboard(browser) {
+  const server = await start();
+  const page = await browser.newPage();
+  const errors = errorsOf(page);
+  await page.goto(server.page);
+  await page.getByRole("button", { name: "New session" }).waitFor(WAIT);
+  const focused = () => page.evaluate(() => document.activeElement?.textContent?.trim() || document.activeElement?.id || "");
+  /** Presses Tab until the focus is on a control with this text. */
+  const tabTo = async (text, key = "Tab") => {
+    for (let steps = 0; steps < 60; steps++) {
+      if ((await focused()).startsWith(text)) return;
+      await page.keyboard.press(key);
+    }
+    assert.fail(`Tab does not reach ${text}; the focus is on ${await focused()}`);
+  };
+  await tabTo("New session");
+  await page.keyboard.press("Enter");
+  await page.locator("#directory").waitFor(WAIT);
+  await page.keyboard.press("Enter");
+  await page.locator("#prompt:focus").waitFor(WAIT);
+  await page.keyboard.type("/change By keyboard");
+  await page.keyboard.press("Enter");
+  await page.getByRole("button", { name: "Allow" }).waitFor(WAIT);
+  await tabTo("Allow", "Shift+Tab");
+  await page.keyboard.press("Enter");
+  await transcript(page).getByText("The file is changed.").waitFor(WAIT);
+  assert.equal(fs.readFileSync(server.file("greeting.txt"), "utf8"), "By keyboard\n");
+  await page.locator("#prompt:focus").waitFor(WAIT);
+  await page.keyboard.type("/slow");
+  await page.getByRole("option", { name: /slow/ }).waitFor(WAIT);
+  // The first Enter takes the command, and the second sends it.
+  await page.keyboard.press("Enter");
+  await page.keyboard.press("Enter");
+  await transcript(page).getByText("1 2 3").waitFor(WAIT);
+  await tabTo("Stop");
+  await page.keyboard.press("Enter");
+  await transcript(page).getByText("Stopped.").waitFor(WAIT);
+  assert.deepEqual(errors, []);
+  await page.close();
+  await server.stop();
+  console.log("  a turn by keyboard ok");
+}
+
+/** On a phone whose keyboard is open, the prompt box, the buttons of a permission and the last message are in view. */
+async function phone(browser) {
+  const server = await start();
+  const context = await browser.newContext({ viewport: PHONE, hasTouch: true, isMobile: true });
+  const page = await context.newPage();
+  const errors = errorsOf(page);
+  await begin(page, server.page);
+  await page.fill("#prompt", "/everything");
+  await page.locator("#send").tap();
+  await transcript(page).getByText("1 test failed").waitFor(WAIT);
+  await state(page, "connected");
+  await page.locator("#prompt").tap();
+  // With `interactive-widget=resizes-content`, the keyboard takes the room from the layout.
+  await page.setViewportSize({ width: 390, height: 420 });
+  await page.waitForFunction(() => visualViewport.height === 420, null, WAIT);
+  const isInView = (selector) =>
+    page.waitForFunction((selector) => {
+      const all = [...document.querySelectorAll(selector)];
+      const { top, bottom } = all.at(-1)?.getBoundingClientRect() ?? { top: -1 };
+      return top >= 0 && bottom <= visualViewport.height;
+    }, selector, WAIT);
+  await isInView("#prompt");
+  await isInView("#send");
+  await fits(page);
+  await page.fill("#prompt", "/change With the keyboard open");
+  await page.locator("#send").tap();
+  await page.getByRole("button", { name: "Allow" }).waitFor(WAIT);
+  await isInView(".permission .choices button");
+  await isInView("#prompt");
+  await picture(page, "phone-keyboard");
+  await page.getByRole("button", { name: "Allow" }).tap();
+  await transcript(page).getByText("The file is changed.").waitFor(WAIT);
+  assert.deepEqual(errors, []);
+  await context.close();
+  await server.stop();
+  console.log("  an open keyboard on a phone ok");
+}
+
+/** What the server does for the agent of a page: files and terminals, which are shown live, also after a reload and to others. */
+async function tools(browser) {
+  const plainServer = await start();
+  const without = await browser.newPage();
+  await begin(without, plainServer.page);
+  await ask(without, "/tools");
+  await transcript(without).getByText("files false, terminal false.").waitFor(WAIT);
+  await without.close();
+  await plainServer.stop();
+
+  const server = await start({ args: ["--client-fs", ".", "--client-terminal"] });
+  const context = await browser.newContext({ bypassCSP: true });
+  await context.grantPermissions(["clipboard-read", "clipboard-write"]);
+  const page = await context.newPage();
+  const errors = [errorsOf(page)];
+  await page.goto(server.page);
+  await page.getByRole("button", { name: "New session" }).click(WAIT);
+  await page.getByText(/the server reads and writes files below .* and runs programs/).waitFor(WAIT);
+  await page.getByRole("button", { name: "Begin" }).click();
+  await ask(page, "/tools");
+  await transcript(page).getByText('read {"content":"two\\n"}').waitFor(WAIT);
+  assert.equal(fs.readFileSync(server.file("notes.txt"), "utf8"), "one\ntwo\n");
+  // The program waits until the test has seen its output.
+  await ask(page, "/run echo begun; while [ ! -e go ]; do sleep 0.05; done; echo after; exit 3");
+  const box = transcript(page).locator(".tool .terminal");
+  const output = (one) => transcript(one).locator(".tool .terminal .output");
+  await output(page).getByText("begun").waitFor(WAIT);
+  await box.getByText("running").waitFor(WAIT);
+  await checkAccess(page, "terminal");
+  await page.getByRole("button", { name: "Share" }).click();
+  const url = await page.locator("dialog .address").inputValue(WAIT);
+  await page.getByRole("button", { name: "Done" }).click();
+  const stranger = await browser.newContext();
+  const guest = await stranger.newPage();
+  errors.push(errorsOf(guest));
+  await guest.goto(url);
+  await output(guest).getByText("begun").waitFor(WAIT);
+  // A reload in the middle goes on with the same program.
+  await page.reload();
+  await output(page).getByText("begun").waitFor(WAIT);
+  fs.writeFileSync(server.file("go"), "");
+  for (const one of [page, guest]) {
+    await output(one).getByText("after").waitFor(WAIT);
+    await transcript(one).getByText("exited with 3").waitFor(WAIT);
+    await transcript(one).getByText("run: 3 12").waitFor(WAIT);
+  }
+  await state(page, "connected");
+  await page.reload();
+  await box.getByText("exited with 3").waitFor(WAIT);
+  await output(page).getByText("after").waitFor(WAIT);
+  // A flood does not hold the page up, and its end is there.
+  await ask(page, "/run seq 1 2000000; echo the end of it");
+  await output(page).getByText("the end of it").waitFor(WAIT);
+  await transcript(page).getByText(/run: 0 1048/).waitFor(WAIT);
+  assert.deepEqual(errors, [[], []]);
+  await stranger.close();
+  await context.close();
+  await server.stop();
+  console.log("  files and terminals of the server ok");
 }
 
 /** Cuts in the middle of a turn lose no word and repeat none. A server that forgets the conversation gets its session opened again. */
@@ -386,6 +632,45 @@ async function links(browser) {
   console.log("  a link ok");
 }
 
+/** A colleague approves what the agent wants to do, with a link that permits it, and can do nothing else. */
+async function approves(browser) {
+  const server = await start({ args: ["--approvals", "any"] });
+  const context = await browser.newContext({ bypassCSP: true });
+  const page = await context.newPage();
+  const errors = [errorsOf(page)];
+  await begin(page, server.page);
+  await ask(page, "/change By a colleague");
+  await page.getByRole("button", { name: "Allow" }).waitFor(WAIT);
+  await page.getByRole("button", { name: "Share" }).click();
+  await page.getByRole("button", { name: "Watch, and answer permission requests" }).click();
+  const url = await page.locator("dialog .address").inputValue(WAIT);
+  await page.getByRole("button", { name: "Done" }).click();
+  const stranger = await browser.newContext({ bypassCSP: true, viewport: PHONE });
+  const guest = await stranger.newPage();
+  errors.push(errorsOf(guest));
+  await guest.goto(url);
+  await state(guest, "your answer is needed");
+  await guest.getByText("With your link, you may answer").waitFor(WAIT);
+  assert.equal(await guest.locator("#prompt:visible, #new:visible, #take-over:visible").count(), 0);
+  await checkAccess(guest, "approve-link");
+  // A reload has the question again.
+  await guest.reload();
+  await guest.getByRole("button", { name: "Allow" }).click(WAIT);
+  await transcript(page).getByText("answered: Allow, by link:1").waitFor(WAIT);
+  await transcript(guest).getByText("The file is changed.").waitFor(WAIT);
+  assert.equal(fs.readFileSync(server.file("greeting.txt"), "utf8"), "By a colleague\n");
+  // What another page answers is no longer asked.
+  await ask(page, "/change Once more");
+  await guest.getByRole("button", { name: "Reject" }).waitFor(WAIT);
+  await page.getByRole("button", { name: "Reject" }).click();
+  await guest.getByRole("button", { name: "Reject" }).waitFor({ ...WAIT, state: "detached" });
+  assert.deepEqual(errors, [[], []]);
+  await stranger.close();
+  await context.close();
+  await server.stop();
+  console.log("  a link that approves ok");
+}
+
 /** The same person on two devices: one watches and may answer, and then takes over. */
 async function persons(browser) {
   const folder = fs.mkdtempSync(path.join(os.tmpdir(), "outrigger-tokens-"));
@@ -401,10 +686,10 @@ async function persons(browser) {
   await laptop.getByRole("button", { name: "Allow" }).waitFor(WAIT);
   const id = decodeURIComponent(laptop.url().match(/session=([^&]+)/)[1]);
   await phone.goto(`${url}&session=${encodeURIComponent(id)}`);
-  await state(phone, "watching");
+  await state(phone, "your answer is needed");
   await transcript(phone).getByText("/change From the phone").waitFor(WAIT);
   await phone.getByRole("button", { name: "Allow" }).click(WAIT);
-  await transcript(laptop).getByText(/answered: Allow, by outrigger-page/).waitFor(WAIT);
+  await transcript(laptop).getByText("answered: Allow, by ada").waitFor(WAIT);
   await transcript(phone).getByText("The file is changed.").waitFor(WAIT);
   assert.equal(fs.readFileSync(server.file("greeting.txt"), "utf8"), "From the phone\n");
   await phone.getByRole("button", { name: "Take over" }).click();
@@ -473,7 +758,7 @@ async function loads(browser) {
 
 async function main() {
   const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: [...ARGS, ...trust] });
-  const parts = { everything, work, hostile, files, cuts, links, persons, loads };
+  const parts = { everything, kinds, choices, keyboard, phone, tools, work, hostile, files, cuts, links, approves, persons, loads };
   try {
     for (const [name, part] of Object.entries(parts)) if (!process.env.ONLY || process.env.ONLY.split(",").includes(name)) await part(browser);
   } finally {

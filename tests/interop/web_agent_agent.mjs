@@ -1,6 +1,7 @@
 // An agent of the Agent Client Protocol, version 1, that follows a script and uses every kind of update. For tests of the page.
 //
-// env: LOAD=1  it keeps the histories of its sessions, and can load and list them
+// env: LOAD=1     it keeps the histories of its sessions, and can load and list them
+//      OPTIONS=1  it offers `configOptions` in the place of modes and models
 import fs from "node:fs";
 import path from "node:path";
 import readline from "node:readline";
@@ -63,7 +64,17 @@ class Session {
     this.update({ sessionUpdate: kind, content: { type: "text", text } });
   }
 
+  options = { effort: "low", web: false };
+
+  configOptions() {
+    return [
+      { id: "effort", name: "Effort", type: "select", currentValue: this.options.effort, options: [{ value: "low", name: "Low" }, { value: "high", name: "High" }] },
+      { id: "web", name: "Web search", type: "boolean", currentValue: this.options.web },
+    ];
+  }
+
   offers() {
+    if (process.env.OPTIONS === "1") return { configOptions: this.configOptions() };
     return {
       modes: { currentModeId: this.mode, availableModes: [{ id: "ask", name: "Ask first" }, { id: "code", name: "Write code" }] },
       models: { currentModelId: this.model, availableModels: [{ modelId: "small", name: "Small" }, { modelId: "large", name: "Large" }] },
@@ -91,6 +102,10 @@ class Session {
     else if (text.startsWith("/odd")) await this.odd();
     else if (text.startsWith("/heavy")) await this.heavy();
     else if (text.startsWith("/die")) process.exit(3);
+    else if (text.startsWith("/tools")) await this.tools();
+    else if (text.startsWith("/run")) await this.run(text.slice(5));
+    else if (text.startsWith("/kinds")) await this.kinds();
+    else if (text.startsWith("/mode")) this.text(`The mode is ${this.mode}, the options are ${JSON.stringify(this.options)}.`);
     else if (text.startsWith("/flood")) await this.flood(Number(text.slice(7)) || 1000);
     else this.text(`You sent ${blocks.map(({ type, name, mimeType }) => [type, name ?? mimeType].filter(Boolean).join(" ")).join(", ")}: ${text}`);
     return { stopReason: this.stopped ? "cancelled" : "end_turn" };
@@ -157,6 +172,55 @@ class Session {
     this.text(`twice: ${answers.map(({ outcome }) => outcome.outcome).join(" ")}`);
   }
 
+  /** Reads and writes a file through the client, if it can. */
+  async tools() {
+    const { fs: files, terminal } = capabilities;
+    this.text(`files ${Boolean(files?.readTextFile && files.writeTextFile)}, terminal ${Boolean(terminal)}. `);
+    if (!files?.readTextFile) return;
+    const file = path.join(this.cwd, "notes.txt");
+    const write = await ask("fs/write_text_file", { sessionId: this.id, path: file, content: "one\ntwo\n" });
+    const read = await ask("fs/read_text_file", { sessionId: this.id, path: file, line: 2 });
+    this.text(`written ${JSON.stringify(write)}, read ${JSON.stringify(read)}`);
+  }
+
+  /** Runs a command in a terminal of the client, inside a tool call. */
+  async run(command) {
+    const toolCallId = `run-${this.history.length}`;
+    const { terminalId } = await ask("terminal/create", { sessionId: this.id, command, cwd: this.cwd });
+    this.update({ sessionUpdate: "tool_call", toolCallId, title: `Run ${command}`, kind: "execute", status: "in_progress", content: [{ type: "terminal", terminalId }] });
+    const exit = await ask("terminal/wait_for_exit", { sessionId: this.id, terminalId });
+    const { output } = await ask("terminal/output", { sessionId: this.id, terminalId });
+    await ask("terminal/release", { sessionId: this.id, terminalId });
+    this.update({ sessionUpdate: "tool_call_update", toolCallId, status: exit.exitCode === 0 ? "completed" : "failed" });
+    this.text(`run: ${exit.exitCode} ${output.length}`);
+  }
+
+  /** Updates of version 2, and others that an agent may send. */
+  async kinds() {
+    const base64 = (text) => Buffer.from(text).toString("base64");
+    const euro = Buffer.from("€");
+    this.update({ sessionUpdate: "user_message", messageId: "u1", content: [{ type: "text", text: "a whole prompt" }] });
+    this.update({ sessionUpdate: "agent_message", messageId: "m1", content: [{ type: "text", text: "a whole message" }, { type: "audio", mimeType: "audio/wav", data: "" }] });
+    this.update({ sessionUpdate: "agent_message", messageId: "m1", content: [{ type: "text", text: "a changed message" }] });
+    this.update({ sessionUpdate: "agent_thought", messageId: "t1", content: [{ type: "text", text: "a whole thought" }] });
+    this.update({ sessionUpdate: "tool_call_update", toolCallId: "chunks", title: "Chunks", status: "paused", kind: "search" });
+    for (const text of ["first", "second"]) this.update({ sessionUpdate: "tool_call_content_chunk", toolCallId: "chunks", content: { type: "content", content: { type: "text", text: `the ${text} part` } } });
+    this.update({ sessionUpdate: "tool_call", toolCallId: "patch", title: "A patch", status: "cancelled", content: [{ type: "diff", path: "x", patch: { text: "-old line\n+new line" } }, { type: "unheard_of", value: 1 }] });
+    this.update({ sessionUpdate: "plan_update", plan: { entries: [{ content: "a step of version 2", status: "cancelled", priority: "low" }] } });
+    this.update({ sessionUpdate: "terminal_update", terminalId: "v2", command: "make", output: { data: base64("building ") } });
+    // A chunk ends within a character.
+    this.update({ sessionUpdate: "terminal_output_chunk", terminalId: "v2", data: euro.subarray(0, 2).toString("base64") });
+    this.update({ sessionUpdate: "terminal_output_chunk", terminalId: "v2", data: euro.subarray(2).toString("base64") });
+    this.update({ sessionUpdate: "terminal_update", terminalId: "v2", exitStatus: { exitCode: 2 } });
+    this.update({ sessionUpdate: "terminal_update", terminalId: "killed", command: "sleep", exitStatus: { exitCode: null, signal: "SIGKILL" } });
+    this.update({ sessionUpdate: "notice", title: "A notice", description: "of the agent" });
+    this.update({ sessionUpdate: "plan_removed" });
+    this.update({ sessionUpdate: "agent_message_chunk", content: { type: "resource", resource: { uri: "file:///x.txt", text: "the text of a resource" } } });
+    this.update({ sessionUpdate: "agent_message_chunk", content: { type: "image", mimeType: "image/svg+xml", data: "PHN2Zz4=" } });
+    this.update({ sessionUpdate: "config_option_update", configOptions: this.configOptions() });
+    this.text("the end of all kinds");
+  }
+
   /** Values of other types, and names of members that every object has. */
   async odd() {
     this.update({ sessionUpdate: "tool_call", toolCallId: "odd", title: { toString: 1 }, status: "constructor", content: [{ type: "content", content: { type: "text", text: "odd tool" } }] });
@@ -194,8 +258,10 @@ class Session {
   }
 }
 
+let capabilities = {};
+
 const methods = {
-  initialize: () => ({
+  initialize: ({ clientCapabilities }) => (capabilities = clientCapabilities ?? {}, {
     protocolVersion: 1,
     agentInfo: { name: "script", title: "Scripted agent", version: "1" },
     agentCapabilities: {
@@ -224,6 +290,11 @@ const methods = {
   "session/set_model": ({ sessionId, modelId }) => {
     sessions.get(sessionId).model = modelId;
     return {};
+  },
+  "session/set_config_option": ({ sessionId, configId, value }) => {
+    const session = sessions.get(sessionId);
+    session.options[configId] = value;
+    return { configOptions: session.configOptions() };
   },
   "session/prompt": ({ sessionId, prompt }) => sessions.get(sessionId).prompt(prompt),
 };
