@@ -2,7 +2,8 @@
 """A stdio MCP server for tests/mcp/stress.py, with the revisions 2026-07-28 and 2025-11-25. It never blocks, so that many calls wait at
 once, and it counts what a bridge must not do: ids or progress tokens that are used twice.
 
-usage: tests/common/mcp_server.py [both|sessions|silent]      `sessions` knows no revision without sessions, `silent` only answers `initialize`
+usage: tests/common/mcp_server.py [both|sessions|newer|silent]      `sessions` knows no revision without sessions, `newer` only 2026-07-28;
+                                                                    `silent` only answers `initialize`
 """
 
 import json
@@ -137,7 +138,7 @@ def call(id, params, token):
 
 def request(id, method, params, meta):
     global is_stateless
-    is_stateless = KINDS == "both" and PREFIX + "protocolVersion" in meta
+    is_stateless = KINDS in ("both", "newer") and PREFIX + "protocolVersion" in meta
     token = meta.get("progressToken")
     # A bridge may use an id again once its request has been answered. This one promises that it never does.
     counts["repeated_ids"] += id in seen_ids
@@ -148,7 +149,9 @@ def request(id, method, params, meta):
     if KINDS == "silent" and method != "initialize":
         return
     tools = [{"name": name, "inputSchema": {"type": "object", "properties": shape}} for name, shape in TOOLS.items()]
-    if method == "initialize":
+    if method == "initialize" and KINDS == "newer":
+        fail(id, -32022, "Unsupported protocol version")
+    elif method == "initialize":
         capabilities = {"tools": {"listChanged": True}, "resources": {"subscribe": True}}
         version = params["protocolVersion"] if params["protocolVersion"] in VERSIONS else VERSIONS[0]
         answer(id, protocolVersion=version, capabilities=capabilities, serverInfo={"name": "tiny", "version": "1"})
@@ -159,7 +162,7 @@ def request(id, method, params, meta):
     elif method == "ping" and not is_stateless:
         answer(id)
     elif method == "server/discover" and is_stateless:
-        answer(id, supportedVersions=[STATELESS, *VERSIONS], capabilities={"tools": {"listChanged": True}}, ttlMs=0, cacheScope="public")
+        answer(id, supportedVersions=[STATELESS, *(VERSIONS if KINDS == "both" else [])], capabilities={"tools": {"listChanged": True}}, ttlMs=0, cacheScope="public")
     elif method == "subscriptions/listen" and is_stateless:
         subscriptions[id] = params["notifications"]
         send(method="notifications/subscriptions/acknowledged", params={"_meta": {SUBSCRIPTION: id}, "notifications": params["notifications"]})

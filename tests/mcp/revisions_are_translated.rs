@@ -42,6 +42,10 @@ const SERVER: &str = r#"
             while [ $n -lt 700 ]; do n=$((n+1)); printf '{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"memo:a/%s%s"}}\n' "$n" "$long"; done
             printf '{"jsonrpc":"2.0","id":%s,"result":{"content":[]}}\n' "$id";;
         *'"name":"url"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32042,"message":"no","data":{"elicitations":[{"mode":"url","elicitationId":"e","url":"https://x"}]}}}\n' "$id";;
+        *'"name":"both"'*) asked=$id
+            for id in b1 b2; do echo "{\"jsonrpc\":\"2.0\",\"id\":\"$id\",\"method\":\"elicitation/create\",\"params\":{\"message\":\"who?\"}}"; done;;
+        *'"id":"b1"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"content":[]}}\n' "$asked";;
+        *'"id":"b2"'*) ;;
         *'"name":"never"'*) ;;
         *'"name":"exit"'*) exit 3;;
         *tools/list*) printf '{"jsonrpc":"2.0","id":%s,"result":{"tools":[]}}\n' "$id";;
@@ -594,4 +598,25 @@ fn an_error_lists_the_revisions_that_discovery_lists() {
         assert_eq!(supported, listed);
         assert_eq!(figure_of(&world, "pending_requests"), 0);
     }
+}
+
+#[test]
+fn input_for_a_call_that_is_answered_already_reaches_the_server() {
+    // The bug: the older server had asked for another call, which failed although its question was answered.
+    let world = World::new("answered", &["--share", "principal"]);
+    let call = |params| world.request(json!(1), "tools/call", params).response();
+    let (key, state) = question(&call(json!({"name": "both"})));
+    let input = json!({&key: {"action": "decline"}});
+    let params = json!({"name": "both", "requestState": state, "inputResponses": input});
+    let (key, state) = question(&call(params));
+    eventually("the server has answered", || {
+        world.lines("\"id\":\"b1\"") == 1
+    });
+    let input = json!({&key: {"action": "cancel"}});
+    let params = json!({"name": "both", "requestState": state, "inputResponses": input});
+    assert_eq!(call(params)["result"]["content"], json!([]));
+    eventually("the server has the input", || {
+        world.lines(r#""action":"cancel""#) == 1
+    });
+    assert_eq!(world.lines("The client has left"), 0);
 }

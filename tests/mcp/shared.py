@@ -5,7 +5,7 @@ import random
 import time
 
 from mcp_http import (
-    SERVER, QUICK, Connection, Session, eventually, serving, stateless, text_of,
+    PREFIX, SERVER, QUICK, Connection, Session, eventually, serving, stateless, text_of,
 )
 from peers import Worker, children_of, results
 
@@ -62,9 +62,9 @@ def clients(pipe, port, number, calls):
     return calls // EACH * EACH
 
 
-def shared():
+def shared(kinds="sessions"):
     """64 sessions of three revisions with equal ids and tokens share a process for each revision."""
-    with serving("--share", "all", "--process-idle", "2s", program=[*SERVER, "sessions"]) as server:
+    with serving("--share", "all", "--process-idle", "2s", program=[*SERVER, kinds]) as server:
         first = [Session(server.port, version=version) for version in REVISIONS]
         for session in first:
             assert session.tool("stray")[0] == 200
@@ -77,7 +77,8 @@ def shared():
         calls = sum(results(workers, 900))
         seconds = time.monotonic() - since
         eventually("nothing is left", lambda: ((held := server.held())["pending_requests"] == 0 and held["sessions"] == 3, held))
-        assert server.held()["children"] == before["children"] == len(REVISIONS), server.held()
+        pool = 1 if kinds == "newer" else 0
+        assert server.held()["children"] == before["children"] == len(REVISIONS) + pool, server.held()
         for session in first:
             # The server has closed the connection, which was idle.
             session.connection = server.connect()
@@ -86,10 +87,15 @@ def shared():
                 assert seen[name] == 0, seen
             assert session.delete() == 204
             session.connection.socket.close()
-        eventually("no process is left", lambda: (not children_of(server.pid), server.held()))
+        eventually("no process is left", lambda: (len(children_of(server.pid)) == pool, server.held()))
         for worker in workers:
             worker.kill()
     print(f"  {calls} calls of {WORKERS * EACH} sessions on {len(REVISIONS)} processes, {calls / seconds:.0f} calls a second, nothing crossed")
+
+
+def newer():
+    """The same in front of a server that supports only 2026-07-28: the sessions are translated."""
+    shared("newer")
 
 
 def mixed_clients(pipe, port, number, calls):
@@ -157,3 +163,52 @@ def many_sessions():
         assert server.status()["sessions"] == count + 1
         print(f"  {count} sessions on one process: {grown * 1024 / count:.1f} KiB each")
         assert grown * 1024 / count < 16
+
+
+def waiting_calls(server, kinds):
+    """100 calls that wait, of ten clients or more with equal ids and tokens."""
+    calls = []
+    sessions = [server.session() for _ in range(10)]
+    for number in range(100):
+        connection, id = server.connect(), number % 10
+        params = {"name": "wait", "arguments": {}}
+        if kinds == "sessions" and number % 2:
+            fields, message = stateless("tools/call", params, id=id)
+            message["params"]["_meta"][f"{PREFIX}clientCapabilities"] = {"sampling": {}}
+        else:
+            fields = sessions[number // 10].fields
+            message = {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
+        connection.send("POST", "/mcp", fields, json.dumps(message).encode())
+        calls.append((connection, id))
+    eventually("all calls wait", lambda: ((count := server.status()["pending_requests"]) == len(calls), count))
+    return sessions, calls
+
+
+def broken():
+    """A shared process dies with 100 calls, or writes a line of 1 GiB: each caller gets its own error, and the next calls are answered."""
+    pieces = 64 if QUICK else 1024
+    for kinds in "sessions", "newer":
+        options = ["--share", "all", "--max-message", "1MiB"]
+        with serving(*options, program=[*SERVER, kinds]) as server:
+            for round in range(3):
+                sessions, calls = waiting_calls(server, kinds)
+                status, messages = sessions[0].tool("exit", id="exit")
+                assert messages[-1]["id"] == "exit" and messages[-1]["error"]["message"] == "MCP server exited", (status, messages)
+                for connection, id in calls:
+                    assert connection.head() == 200
+                    last = list(connection.messages())[-1]
+                    assert last["id"] == id and last["error"]["message"] == "MCP server exited", (id, last)
+                    connection.socket.close()
+                for session in sessions:
+                    session.connection = server.connect()
+                    status, messages = session.tool("echo", what=str(round))
+                    assert text_of(messages[-1]) == str(round), messages
+                    assert session.delete() == 204
+            session, memory = server.session(), server.memory()
+            status, messages = session.tool("flood", id="long", pieces=pieces)
+            assert messages[-1]["id"] == "long" and messages[-1]["error"]["code"] == -32603, messages[-1]
+            assert text_of(session.tool("echo", what="after")[1][-1]) == "after"
+            grown = server.memory() - memory
+            assert grown < 32, f"{grown} MiB for a long line"
+            eventually("nothing waits", lambda: server.status()["pending_requests"] == 0)
+    print(f"  300 calls failed with 3 processes, each with its own error; a line of {pieces} MiB takes {grown:.1f} MiB; of servers of both generations")

@@ -22,7 +22,7 @@ from mcp_http import (
 from bad_input import bad_input
 from limits import limits, mutations, readers
 from sessions import abandoned, edges, sessions
-from shared import generations, many_sessions, shared
+from shared import broken, generations, many_sessions, newer, shared
 from peers import PATIENCE, Worker, children_of, end_left_processes, frame, prepare, read_frame, read_head, results
 
 CLIENTS = 16
@@ -275,7 +275,7 @@ def old_servers():
 
 PARTS = [
     bad_input, crossing, caller_killed, server_killed, abandoned, limits, sessions, readers, edges, mutations, websocket, old_servers, shared,
-    generations, many_sessions,
+    newer, generations, many_sessions, broken,
 ]
 
 

@@ -19,6 +19,9 @@ export async function check(title, test, seconds = 20) {
   }
 }
 
+/** The number of checks that have failed. */
+export const failures = () => failed.length;
+
 /** Ends the script: with 1 if a check failed. */
 export function finish(script) {
   console.log(`  ${script}: ${failed.length > 0 ? `${failed.length} checks failed` : "all passed"}`);

@@ -230,14 +230,10 @@ impl Mcp {
         call.token = token.map(|at| envelope.text[at].into());
         call.id = envelope.id().unwrap_or("null").into();
         let seat = call.seat;
-        let before = call.enter(Stage::Open(reply));
-        if let Stage::Input {
-            answer: Some(answer),
-            ..
-        } = before
-        {
-            return self.finish_translated(ctx, id, &answer);
-        }
+        let answer = match call.enter(Stage::Open(reply)) {
+            Stage::Input { answer, .. } => answer,
+            Stage::Open(_) => None,
+        };
         let mut responses = Vec::new();
         call.keep_questions(&mut self.hub.bytes, |question| {
             let response = question.response(envelope);
@@ -247,11 +243,14 @@ impl Mcp {
         });
         let is_asked = !call.questions.is_empty();
         self.attend(ctx, id);
+        // Another call may wait for the input, even if this one is answered.
         for response in &responses {
             self.send_from_seat(ctx, seat, response);
         }
-        if is_asked {
-            self.ask_for_input(ctx, id);
+        match answer {
+            Some(answer) => self.finish_translated(ctx, id, &answer),
+            None if is_asked => self.ask_for_input(ctx, id),
+            None => {}
         }
     }
 
