@@ -1,10 +1,14 @@
 //! Answers requests for the server itself: health, readiness, status, metrics, and where clients get a token.
 
+use serde_json::{Map, Value};
+
+use super::client_query::ClientQuery;
 use super::context::Context;
 use super::id::ClientId;
 use super::policy::{ProtectedResource, Scope};
 use super::service::{Route, Service};
-use super::{operator, server_metrics};
+use super::status::StatusFields;
+use super::{health, operator, server_metrics};
 use crate::protocol::{Rejection, Request, Response, StatusCode};
 
 /// Whether the server is alive.
@@ -81,9 +85,6 @@ pub(super) fn check(request: &Request<'_>) -> Result<Scope, Rejection> {
     Ok(Scope::Metrics)
 }
 
-/// The maximum number of clients in one answer to `/status`.
-const MAX_PAGE: usize = 1000;
-
 /// Answers a complete call to one of these paths.
 pub(super) fn answer<S: Service>(
     ctx: &mut Context,
@@ -108,12 +109,8 @@ pub(super) fn answer<S: Service>(
             server_metrics::write(ctx, service, expect_ready(ctx, service).is_ok()).into_bytes(),
         ),
         path if is_metadata_path(path) => metadata(ctx),
-        _ => match page(request) {
-            Ok((after, most)) => {
-                let mut status = ctx.core.status_page(after, most);
-                status.service = service.status();
-                Response::json(StatusCode::OK, status.to_json())
-            }
+        _ => match status(ctx, service, request) {
+            Ok(status) => Response::json(StatusCode::OK, status),
             Err(rejection) => (&rejection).into(),
         },
     }
@@ -125,7 +122,7 @@ fn readiness<S: Service>(
     service: &S,
     request: &Request<'_>,
 ) -> Result<String, Rejection> {
-    let mut routes = serde_json::Map::new();
+    let mut routes = Map::new();
     service.routes(&mut |path, is_ready| {
         let state = if is_ready { "ready" } else { "not ready" };
         routes.insert(path.to_owned(), state.into());
@@ -138,7 +135,7 @@ fn readiness<S: Service>(
         }
         return Ok(body.to_string());
     };
-    match routes.get(&*asked).and_then(serde_json::Value::as_str) {
+    match routes.get(&*asked).and_then(Value::as_str) {
         Some(_) if ctx.is_stopping() => Err(Rejection::unavailable("stopping")),
         Some("ready") => Ok(r#"{"status":"ready"}"#.to_owned()),
         Some(_) => Err(Rejection::unavailable(
@@ -170,22 +167,61 @@ fn metadata(ctx: &Context) -> Response {
     }
 }
 
-/// The page of clients that a request for `/status` asks for: those after `after`, at most `limit`.
-fn page(request: &Request<'_>) -> Result<(Option<ClientId>, usize), Rejection> {
-    let wrong = |why: String| Rejection::new(StatusCode::BAD_REQUEST, why);
-    let mut after = None;
-    if let Some(text) = request.parameters("after").next() {
-        let id = text.parse();
-        after = Some(id.map_err(|_| wrong(format!("after={text:?} is not a client id")))?);
+/// The answer to `/status`, with the parts that the query asks for.
+fn status<S: Service>(
+    ctx: &Context,
+    service: &S,
+    request: &Request<'_>,
+) -> Result<String, Rejection> {
+    let query = ClientQuery::read(request)?;
+    let health = flag(request, "health")?;
+    let usage = flag(request, "usage")?;
+    let history = request.parameters("history").next();
+    let history = history.map(|after| after.parse()).transpose();
+    let history = history.map_err(|_| {
+        let why = "history must be the number of a sample";
+        Rejection::new(StatusCode::BAD_REQUEST, why)
+    })?;
+    let mut status = ctx.core.status_page(&query);
+    status.service = service.status();
+    if usage {
+        let mut fields = status.service.0.into();
+        health::add_usage(&mut fields);
+        status.service = StatusFields::from_value(fields);
     }
-    let mut most = MAX_PAGE;
-    if let Some(text) = request.parameters("limit").next() {
-        let limit = text
-            .parse()
-            .ok()
-            .filter(|limit| (1..=MAX_PAGE).contains(limit));
-        most =
-            limit.ok_or_else(|| wrong(format!("limit must be a number from 1 to {MAX_PAGE}")))?;
+    let mut status = status.to_value();
+    status["clients_by_route"] = clients_by_route(ctx, service);
+    if health {
+        status["health"] = health::to_value(ctx, service.held());
     }
-    Ok((after, most))
+    if let Some(after) = history {
+        status["history"] = ctx.core.history.to_value(after);
+    }
+    Ok(status.to_string())
+}
+
+/// Whether a parameter is 1.
+fn flag(request: &Request<'_>, name: &str) -> Result<bool, Rejection> {
+    match request.parameters(name).last().as_deref() {
+        None | Some("0") => Ok(false),
+        Some("1") => Ok(true),
+        Some(_) => {
+            let why = format!("{name} must be 0 or 1");
+            Err(Rejection::new(StatusCode::BAD_REQUEST, why))
+        }
+    }
+}
+
+/// The number of clients of each of several services, by its name.
+fn clients_by_route<S: Service>(ctx: &Context, service: &S) -> Value {
+    let mut counts = Map::new();
+    for client in ctx.core.registry.iter() {
+        if client.wire.protocol.was_open()
+            && let Some(name) = service.name(client.service_id)
+        {
+            let count = counts.get(name).and_then(Value::as_u64).unwrap_or(0);
+            counts.insert(name.to_owned(), (count + 1).into());
+        }
+    }
+    counts.into()
 }

@@ -12,6 +12,7 @@ use super::id::MAX_SLOTS;
 use super::metrics::Metrics;
 use super::policy::{Access, Peers, Scope};
 use super::resume_token::is_node_name;
+use super::status::StatusFields;
 use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::TlsConfig;
@@ -127,6 +128,8 @@ pub struct Config {
     pub drain_timeout: Duration,
     /// Adds metrics of the program around the server to the answer of `/metrics`.
     pub extra_metrics: Option<fn(&mut Metrics)>,
+    /// Adds fields about the program around the server to `health` in the answer of `/status?health=1`.
+    pub extra_health: Option<fn() -> StatusFields>,
 }
 
 impl Config {
@@ -334,6 +337,7 @@ impl Default for Config {
             tls: None,
             drain_timeout: Duration::from_secs(10),
             extra_metrics: None,
+            extra_health: None,
         }
     }
 }

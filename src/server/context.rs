@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::address::{ListenAddress, Remote};
 use super::client::{Client, Delivery, Keep};
+use super::client_query::ClientQuery;
 use super::config::Config;
 use super::core::Core;
 use super::error::SendError;
@@ -400,7 +401,12 @@ impl Context {
 
     /// Answers a call. Returns [`SendError::Gone`] if the caller is gone or the call has been answered.
     pub fn try_respond(&mut self, id: ClientId, response: &Response) -> Result<(), SendError> {
+        let is_compressed = self.core.env.gzip_for == Some(id);
         let (client, env) = self.core.own(id).ok_or(SendError::Gone)?;
+        if is_compressed {
+            env.budget.spend(response.body_len() / 80);
+            return client.respond(env, &response.clone().in_gzip());
+        }
         client.respond(env, response)
     }
 
@@ -533,7 +539,7 @@ impl Context {
 
     /// The server's status, without the fields of the service.
     pub fn status(&self) -> Status {
-        self.core.status_page(None, usize::MAX)
+        self.core.status_page(&ClientQuery::default())
     }
 
     /// The addresses that the server listens on.

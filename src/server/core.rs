@@ -9,16 +9,18 @@ use std::time::Duration;
 use super::address::{ListenAddress, Remote};
 use super::budget::CLIENT_SHARE;
 use super::client::{Broadcast, Client, Join};
+use super::client_query::ClientQuery;
 use super::config::Config;
 use super::connector::Resolver;
 use super::env::{Env, WRITE_BUFFER};
+use super::history::History;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::policy::is_one_of;
 use super::registry::Registry;
 use super::scheduler::Work;
 use super::shutdown::Shutdown;
 use super::sources::{Interest, Readiness, Sources};
-use super::status::{ClientStatus, Status, StatusFields};
+use super::status::{Status, StatusFields};
 use super::stream::Stream;
 use super::timers::Timers;
 use super::topics::Topics;
@@ -55,6 +57,8 @@ pub(super) struct Core {
     trim_at: Option<Time>,
     /// When to check whether the certificate for TLS expires.
     pub(super) certificate_check: Option<Time>,
+    /// The figures of the last minutes.
+    pub(super) history: History,
     /// Opens connections in memory instead of sockets.
     #[cfg(any(test, fuzzing))]
     pub(super) dialer: Option<super::memory_stream::Dialer>,
@@ -84,6 +88,7 @@ impl Core {
             handshaking: None,
             resume_behind: 0,
             trim_at: None,
+            history: History::default(),
             chores_at: certificate_check,
             certificate_check,
             #[cfg(any(test, fuzzing))]
@@ -382,29 +387,12 @@ impl Core {
         self.registry.iter().filter(ours).count()
     }
 
-    /// The server's status with at most `most` clients: those that follow `after` in the registry.
-    pub(super) fn status_page(&self, after: Option<ClientId>, most: usize) -> Status {
+    /// The server's status, with the clients that a query asks for.
+    pub(super) fn status_page(&self, query: &ClientQuery) -> Status {
         let ours = self.registry.iter().filter(|client| {
             client.wire.protocol.was_open() && self.service_id.includes(client.service_id)
         });
-        let mut clients = ours
-            .skip_while(|client| after.is_some_and(|after| client.id.slot() <= after.slot()))
-            .peekable();
-        let mut page = Vec::new();
-        while page.len() < most
-            && let Some(client) = clients.next()
-        {
-            page.push(ClientStatus {
-                id: client.id,
-                path: client.path().to_owned(),
-                remote: client.wire.remote,
-                principal: self.principal(client.id),
-                connected: self.env.now.since(client.wire.protocol.since()),
-                traffic: client.traffic,
-                queued_bytes: client.wire.queued(),
-                resume: client.wire.resume_status(self.env.now),
-            });
-        }
+        let page = query.select(self, ours);
         let mut totals = self.env.counters.ended_clients;
         let present = self
             .registry
@@ -419,12 +407,13 @@ impl Core {
             totals,
             total_calls: self.env.counters.service_calls,
             turns: self.env.counters.turns.turns(),
-            has_more: clients.peek().is_some(),
+            matched: page.matched,
+            has_more: page.has_more,
             running: !self.shutdown.is_stopping(),
             uptime: self.env.real_now().since(Time::default()),
             service: StatusFields::default(),
             listen: self.listen.iter().map(ToString::to_string).collect(),
-            clients: page,
+            clients: page.clients,
         }
     }
 

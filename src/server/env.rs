@@ -81,6 +81,8 @@ pub(super) struct Env {
     paused: u64,
     /// Whether the figures must leave out the current turn, because it has answered a request with the field of the console.
     pub(super) is_uncounted: bool,
+    /// The caller whose call is being handled, if the answer may be compressed.
+    pub(super) gzip_for: Option<ClientId>,
     /// The number of the current turn of the loop, counted from 1.
     pub(super) turn: u64,
     /// The memory that clients hold.
@@ -112,6 +114,7 @@ impl Env {
             calls: 0,
             paused: 0,
             is_uncounted: false,
+            gzip_for: None,
             turn: 0,
             memory: Memory::new(config.memory),
             config,

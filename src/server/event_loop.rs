@@ -21,6 +21,7 @@ use super::core::{Core, earlier};
 use super::env::News;
 use super::error::Error;
 use super::handle::{Handle, Inbox};
+use super::health;
 use super::id::{ClientId, Origin, ServiceId, SourceId};
 use super::listener::{Accepted, EXHAUSTED_RETRY, Listener, Reserve};
 use super::scheduler::{AccountId, Phase, Work};
@@ -150,6 +151,8 @@ impl<S: Service> Server<S> {
         let _ = self.start();
         self.ctx.core.env.now = self.clock.now();
         let mut ended = Ended::Cleanly;
+        // The end of the last turn.
+        let mut worked_until = monotonic_nanos();
         while !self.ctx.core.shutdown.is_over() {
             let timeout = self.timeout();
             let before = self.ctx.now();
@@ -168,11 +171,16 @@ impl<S: Service> Server<S> {
             if !slept.is_zero() {
                 self.handle_sleep(slept);
             }
+            if self.ctx.core.history.is_due(self.ctx.core.env.real_now()) {
+                let until = self.clock.at(worked_until) + self.ctx.core.env.asleep;
+                health::sample(&mut self.ctx, &self.service, until);
+            }
             for event in &events {
                 self.handle_event(event, &mut ended);
             }
             self.take_turn();
             let ended_at = monotonic_nanos();
+            worked_until = ended_at;
             self.ctx.core.env.end_turn(ended_at);
             let counted = !std::mem::take(&mut self.ctx.core.env.is_uncounted);
             self.ctx.core.env.counters.turns.end_turn(ended_at, counted);
@@ -536,7 +544,7 @@ impl<S: Service> Server<S> {
             } else {
                 core.env.addresses.remove_client(remote.ip());
             }
-            let path = client.path.take();
+            let handshake = client.handshake.take();
             let duration = client.open_for(core.env.now);
             let trace = client.wire.trace_ids();
             let reason = client.into_close_reason().unwrap_or_else(CloseReason::eof);
@@ -548,7 +556,7 @@ impl<S: Service> Server<S> {
                 cause = word(&reason.cause),
                 code = reason.code.0,
                 reason = core.without_secrets(&reason.reason),
-                path = path.as_ref().map_or("", |path| path),
+                path = handshake.as_ref().map_or("", |one| &*one.path),
                 remote = word(&remote),
                 duration = duration;
                 trace = trace

@@ -59,12 +59,41 @@ impl Histogram {
     }
 
     /// Adds the counts of another histogram.
-    pub(super) fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         for (bucket, more) in self.buckets.iter_mut().zip(other.buckets) {
             *bucket += more;
         }
         self.count += other.count;
         self.sum_nanos += other.sum_nanos;
+    }
+
+    /// The value in seconds below which a share of the durations since an earlier histogram lies. `None` without durations since then.
+    ///
+    /// It is interpolated in its bucket. With few durations, their sum gives a closer bound: those that are not below the quantile
+    /// are at least as long, and the others are at least as long as the lower bounds of their buckets.
+    pub(super) fn quantile_since(&self, before: &Self, share: f64) -> Option<f64> {
+        let total = self
+            .count
+            .checked_sub(before.count)
+            .filter(|total| *total > 0)?;
+        let rank = (share * total as f64).ceil().max(1.0);
+        let sum = self.sum_nanos.saturating_sub(before.sum_nanos) as f64 / 1e9;
+        // The lower bound of the bucket, the durations below it, and the least that these can have taken.
+        let (mut low, mut reached, mut shorter) = (0.0, 0.0, 0.0);
+        for (at, bound) in BOUNDS.iter().enumerate() {
+            let bound = *bound as f64 / 1e6;
+            let here = self.buckets[at].saturating_sub(before.buckets[at]) as f64;
+            if reached + here >= rank {
+                shorter += low * (rank - 1.0 - reached);
+                let most = (sum - shorter) / (total as f64 - rank + 1.0);
+                let guess: f64 = low + (bound - low) * (rank - reached) / here;
+                return Some(guess.min(most).max(low));
+            }
+            shorter += low * here;
+            reached += here;
+            low = bound;
+        }
+        Some(low)
     }
 
     /// The number of durations.

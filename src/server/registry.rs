@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use super::client::Client;
+use super::client::{Client, Handshake};
 use super::id::{ClientId, MAX_SLOTS};
 use super::wheel::Link;
 use crate::protocol::Time;
@@ -36,8 +36,8 @@ pub(super) struct Registry {
     next_serial: u64,
     /// The number of clients: connections whose service will see `disconnected`.
     client_count: usize,
-    /// The path of the client that was opened last. The next client shares it if its path is the same.
-    last_path: Arc<Box<str>>,
+    /// The handshake of the client that was opened last. The next client shares it if it has said the same.
+    last_handshake: Arc<Handshake>,
 }
 
 impl Registry {
@@ -47,7 +47,7 @@ impl Registry {
             out: Slot::Out,
             next_serial: 1,
             client_count: 0,
-            last_path: Arc::default(),
+            last_handshake: Arc::default(),
         }
     }
 
@@ -220,12 +220,12 @@ impl Registry {
         strangers.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The text of a path, shared with the client that was opened last if its path is the same.
-    pub(super) fn share_path(&mut self, path: &str) -> Arc<Box<str>> {
-        if **self.last_path != *path {
-            self.last_path = Arc::new(path.into());
+    /// What a handshake has said, shared with the client that was opened last if that has said the same.
+    pub(super) fn share_handshake(&mut self, handshake: Handshake) -> Arc<Handshake> {
+        if *self.last_handshake != handshake {
+            self.last_handshake = Arc::new(handshake);
         }
-        Arc::clone(&self.last_path)
+        Arc::clone(&self.last_handshake)
     }
 
     /// The timer link of the client in a slot. The slot must be in use.

@@ -2,6 +2,7 @@
 
 use super::admin;
 use super::authorization::handle_wrong_token;
+use super::client::Handshake;
 use super::context::Context;
 use super::core::Core;
 use super::env::Env;
@@ -326,10 +327,11 @@ fn upgrade<S: Service>(
         accept = resumption::offer(accept, token)?;
     }
     let (accept, codec) = resumption::negotiate(ctx, id, accept, offer)?;
-    let path = ctx.core.registry.share_path(request.path());
+    let handshake = Handshake::of(request);
+    let handshake = ctx.core.registry.share_handshake(handshake);
     ctx.core.registry.count_client();
     ctx.core.with(id, |client, env| {
-        client.open(env, &upgrade, &accept, path, codec);
+        client.open(env, &upgrade, &accept, handshake, codec);
         if is_offered {
             client.permit_resumption();
         }
@@ -372,19 +374,24 @@ fn handle_call<S: Service>(
     body: &[u8],
 ) {
     ctx.core.env.budget.read(body.len());
-    log_event!(
-        Debug,
-        client = id,
-        "calls",
-        method = word(&request.method()),
-        path = request.path(),
-    );
+    let asks_not_to_count = request.header(UNCOUNTED).is_some();
+    let leaves_no_trace = asks_not_to_count && ctx.core.scope(id) >= Scope::All;
+    let is_poll = leaves_no_trace && matches!(request.method(), "GET" | "HEAD");
+    // The console would fill the log that it shows with its own questions.
+    if !is_poll {
+        log_event!(
+            Debug,
+            client = id,
+            "calls",
+            method = word(&request.method()),
+            path = request.path(),
+        );
+    }
     let no_room = ctx.core.room(id).rejection();
     let service_id = ctx.core.registry.get(id).map(|client| client.service_id);
     let is_always_served = service_id == Some(ServiceId::ALWAYS_SERVED);
-    let asks_not_to_count = request.header(UNCOUNTED).is_some();
-    let leaves_no_trace = asks_not_to_count && ctx.core.scope(id) >= Scope::All;
     ctx.core.env.is_uncounted |= leaves_no_trace;
+    let accepts_gzip = request.accepts("accept-encoding", "gzip");
     ctx.core.with(id, |client, env| client.wire.count_call(env));
     if request.is_preflight() {
         ctx.respond(id, &Response::preflight());
@@ -394,6 +401,12 @@ fn handle_call<S: Service>(
         ctx.core.service_id = ServiceId::ALL;
         // Listing clients takes more time than the length of the response accounts for.
         ctx.spend(response.body_len() / 80);
+        let response = if accepts_gzip {
+            ctx.spend(response.body_len() / 80);
+            response.in_gzip()
+        } else {
+            response
+        };
         ctx.respond(id, &response);
     } else if let Some(rejection) = no_room.filter(|_| !is_always_served) {
         ctx.core.env.counters.counted(&rejection);
@@ -402,6 +415,9 @@ fn handle_call<S: Service>(
         if !leaves_no_trace && !is_always_served {
             ctx.core.env.counters.service_calls += 1;
         }
+        // The answers to other callers keep their form.
+        ctx.core.env.gzip_for = (accepts_gzip && asks_not_to_count).then_some(id);
         service.call(ctx, id, request, body);
+        ctx.core.env.gzip_for = None;
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::connector::ConnectError;
 use super::context::Context;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
-use super::metrics::Metrics;
+use super::metrics::{Histogram, Metrics};
 use super::policy::{LinkTarget, Scope};
 use super::sources::Readiness;
 use super::status::StatusFields;
@@ -214,6 +214,11 @@ pub trait Service {
     /// The fields that the service adds to [`Status`](crate::Status).
     fn status(&self) -> StatusFields {
         StatusFields::default()
+    }
+
+    /// How long the service took to answer requests, for the charts of the console. `None` if it does not measure it.
+    fn answer_times(&self) -> Option<Histogram> {
+        None
     }
 
     /// Writes the metrics of the service, for `GET /metrics`.

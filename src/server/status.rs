@@ -49,6 +49,8 @@ pub struct Status {
     pub calls: usize,
     /// The connected clients, or one page of them.
     pub clients: Vec<ClientStatus>,
+    /// How many clients match the filter of the request.
+    pub(super) matched: usize,
     /// Whether more clients follow those of this page.
     pub(super) has_more: bool,
     /// The traffic of all WebSocket clients since the start, including those that have disconnected.
@@ -75,6 +77,14 @@ pub struct ClientStatus {
     pub principal: Principal,
     /// How long it has been connected.
     pub connected: Duration,
+    /// How long ago its WebSocket was opened. A resumed connection continues the first one.
+    pub opened: Duration,
+    /// The beginning of the field User-Agent of its handshake.
+    pub user_agent: Option<String>,
+    /// The beginning of the field Origin of its handshake.
+    pub origin: Option<String>,
+    /// The TLS version and the cipher suite of its connection.
+    pub tls: Option<String>,
     /// The bytes and messages that it sent and received.
     pub traffic: Traffic,
     /// Bytes of output that wait for it.
@@ -116,6 +126,7 @@ impl Status {
             "uptime_s": seconds(self.uptime),
             "listen": self.listen,
             "client_count": self.client_count,
+            "matched": self.matched,
             "detached": self.detached,
             "connections": self.connections,
             "calls": self.calls,
@@ -154,12 +165,22 @@ impl ClientStatus {
             "remote": self.remote.to_string(),
             "principal": self.principal.to_string(),
             "connected_s": seconds(self.connected),
+            "opened_s": seconds(self.opened),
             "bytes_in": self.traffic.bytes_in,
             "bytes_out": self.traffic.bytes_out,
             "messages_in": self.traffic.messages_in,
             "messages_out": self.traffic.messages_out,
             "queued_bytes": self.queued_bytes,
         });
+        for (name, text) in [
+            ("user_agent", &self.user_agent),
+            ("origin", &self.origin),
+            ("tls", &self.tls),
+        ] {
+            if let Some(text) = text {
+                status[name] = text.as_str().into();
+            }
+        }
         if let Some(resume) = self.resume {
             status["resume"] = json!({
                 "detached_s": resume.detached.map(seconds),

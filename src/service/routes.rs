@@ -8,8 +8,9 @@ use serde_json::{Map, Value, json};
 use super::Endpoint;
 use crate::protocol::client::ResponseHead;
 use crate::{
-    Accept, ClientId, CloseReason, ConnectError, Context, LinkTarget, Message, Metrics, Readiness,
-    Rejection, Request, Route, Scope, Service, ServiceId, SourceId, StatusFields, TimerId,
+    Accept, ClientId, CloseReason, ConnectError, Context, Histogram, LinkTarget, Message, Metrics,
+    Readiness, Rejection, Request, Route, Scope, Service, ServiceId, SourceId, StatusFields,
+    TimerId,
 };
 
 /// A service that combines others. A request goes to the service at its path. All other events go to the service that
@@ -450,6 +451,9 @@ impl Service for Routes {
             routes.insert(mounted.endpoint.path().to_owned(), status.clone().into());
             add_up(&mut all, status);
         }
+        if let Some(pages) = &self.pages {
+            add_up(&mut all, pages.status().0);
+        }
         if self.services.len() > 1 {
             all.insert("routes".to_owned(), routes.into());
         }
@@ -464,6 +468,15 @@ impl Service for Routes {
             all.insert("services".to_owned(), named.into());
         }
         StatusFields(all)
+    }
+
+    fn answer_times(&self) -> Option<Histogram> {
+        let services = self.services.iter();
+        let times = services.filter_map(|mounted| mounted.service.answer_times());
+        times.reduce(|mut all, one| {
+            all.merge(&one);
+            all
+        })
     }
 
     fn metrics(&self, out: &mut Metrics) {

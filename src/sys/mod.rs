@@ -33,7 +33,9 @@ pub(crate) use child_process::{ChildProcess, StartOptions, code_or_signal, exit_
 #[cfg(feature = "server")]
 pub(crate) use clock::{elapsed_nanos, monotonic_nanos};
 #[cfg(feature = "server")]
-pub(crate) use descriptors::{NonblockingFd, is_exhausted, raise_descriptor_limit, unsent_bytes};
+pub(crate) use descriptors::{
+    NonblockingFd, descriptor_use, is_exhausted, raise_descriptor_limit, unsent_bytes,
+};
 #[cfg(feature = "server")]
 pub(crate) use orphans::{
     Reaper, SystemProcessTable, become_subreaper, kill_orphans, reap_orphans, signal_orphans, usage,

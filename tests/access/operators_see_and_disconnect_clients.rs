@@ -543,3 +543,93 @@ fn watchers_neither_start_nor_keep_an_agent_process() {
     assert_eq!(ended["method"], "_outrigger/session_ended", "{ended}");
     assert_eq!(watcher.read_close().0, 1000);
 }
+
+#[test]
+fn the_server_sorts_and_filters_its_clients() {
+    let (server, _events) = serve(&[]);
+    // Who sends most is not among the first by id.
+    let mut wires = Vec::new();
+    for number in 0..30_usize {
+        let mut wire = server.connect("/echo", &secret("ursula"));
+        wire.send_frame(TEXT, "x".repeat(100 * ((7 * number) % 30)).as_bytes());
+        wire.read_frame();
+        wires.push(wire);
+    }
+    let ask = |query: &str| server.get(&format!("/status?{query}"), &secret("mona"));
+    let numbers = |status: &Value, field: &str| {
+        let clients = status["clients"].as_array().expect("a list").iter();
+        let numbers = clients.map(|client| client[field].as_u64().expect("a number"));
+        numbers.collect::<Vec<u64>>()
+    };
+    let all = numbers(&ask(""), "bytes_in");
+    let mut sorted = all.clone();
+    sorted.sort_unstable();
+    assert_ne!(all, sorted);
+    let least = ask("sort=bytes_in&limit=5");
+    assert_eq!(numbers(&least, "bytes_in"), sorted[..5]);
+    sorted.reverse();
+    let most = ask("sort=bytes_in&order=desc&limit=3");
+    assert_eq!(numbers(&most, "bytes_in"), sorted[..3]);
+    assert_eq!(
+        (&most["matched"], &most["client_count"]),
+        (&json!(30), &json!(30))
+    );
+    assert_eq!(most["clients_by_route"], json!({"/echo": 30}));
+    for (filter, count) in [("ursula%20ECHO", 30), ("bob", 0), ("", 30)] {
+        let found = ask(&format!("filter={filter}&limit=0"));
+        assert_eq!(
+            (&found["matched"], &found["clients"]),
+            (&json!(count), &json!([]))
+        );
+    }
+    let refused = server.call("GET /status?sort=age", &secret("mona"), None);
+    assert_eq!(refused.0, 400);
+}
+
+#[test]
+fn the_status_tells_what_the_handshake_said_and_how_well_the_server_is() {
+    let (server, _events) = serve(&[]);
+    let fields = format!(
+        "User-Agent: {}\r\nOrigin: http://localhost\r\n\
+         Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n",
+        "agent/1.0 ".repeat(40)
+    );
+    let mut wire = server.send("GET /echo", &secret("ursula"), &fields, "");
+    let head = wire.read_head();
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    let client = &clients(&server, "/echo")[0];
+    assert_eq!(client["user_agent"], "agent/1.0 ".repeat(40)[..128]);
+    assert_eq!(client["origin"], "http://localhost");
+    assert_eq!(client["tls"], Value::Null);
+    server.ask("/echo?token=wr0ng", "wr0ng-0123456789abcdef");
+    let status = server.get("/status?health=1&usage=1", &secret("mona"));
+    let health = &status["health"];
+    assert_eq!(health["wrong_tokens"], 1);
+    assert_eq!(health["refused"]["unauthorized"], 1, "{health}");
+    for name in [
+        "memory_bytes",
+        "descriptors",
+        "descriptor_limit",
+        "max_clients",
+        "suppressed_lines",
+    ] {
+        assert!(health[name].is_u64(), "{name}: {health}");
+    }
+    // The agent of the route runs, and its process is listed with its use.
+    let agent = &status["agent"]["processes"][0];
+    assert!(agent["mem_bytes"].as_u64() > Some(0), "{agent}");
+    eventually("there is a sample", || {
+        let status = server.get("/status?history=0", &secret("mona"));
+        let history = &status["history"];
+        let fields = history["fields"].as_array().expect("names");
+        let refused = fields.iter().position(|name| name == "wrong_tokens");
+        let samples = history["samples"].as_array().expect("samples").iter();
+        let mut counts = samples.map(|sample| &sample[refused.expect("a field")]);
+        counts.any(|count| *count == 1)
+    });
+    for query in ["history=x", "health=yes", "usage=2"] {
+        let line = format!("GET /status?{query}");
+        assert_eq!(server.call(&line, &secret("mona"), None).0, 400, "{query}");
+    }
+}

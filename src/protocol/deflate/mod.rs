@@ -29,10 +29,18 @@ pub use codec::{Codec, Compression};
 #[cfg(not(feature = "deflate"))]
 pub use codec::{CompressionFailed, SLICE, Squeeze};
 pub use offer::{Agreement, InvalidAgreement, Offer};
+#[cfg(all(feature = "deflate", feature = "server"))]
+pub(crate) use zlib::gzip;
 #[cfg(feature = "deflate")]
 pub use zlib::{CompressionFailed, SLICE, Squeeze};
 
 use crate::protocol::{Accept, Rejection};
+
+/// A body in gzip. `None`, because this build has no compressor.
+#[cfg(all(not(feature = "deflate"), feature = "server"))]
+pub(crate) fn gzip(_: &[u8]) -> Option<Vec<u8>> {
+    None
+}
 
 impl Compression {
     /// Accepts an offer, and adds the agreement to the fields of the 101 response.

@@ -212,6 +212,20 @@ impl<'a> Request<'a> {
             .filter(|element| !element.is_empty())
     }
 
+    /// Whether a field such as Accept names something, and its weight is not 0 (RFC 9110 section 12.4.2).
+    #[cfg(feature = "server")]
+    pub(crate) fn accepts(&self, field: &str, name: &str) -> bool {
+        let mut accepted = self.list(field);
+        accepted.any(|one| {
+            let mut parts = one.split(';').map(str::trim);
+            let is_named = parts
+                .next()
+                .is_some_and(|one| one.eq_ignore_ascii_case(name));
+            let is_zero = |weight: &str| weight.parse() == Ok(0.0_f32);
+            is_named && !parts.any(|part| part.strip_prefix("q=").is_some_and(is_zero))
+        })
+    }
+
     /// Whether the connection stays open after the response. It never does with HTTP/1.0.
     pub fn keeps_alive(&self) -> bool {
         self.minor_version >= 1

@@ -27,6 +27,10 @@ impl From<&Rejection> for Response {
 /// A body that is part of the program is copied if it is shorter than this.
 const LONG_BODY: usize = 4096;
 
+/// The lengths of bodies that are compressed. Compressing a longer one would keep the loop for too long.
+#[cfg(feature = "server")]
+const COMPRESSED: std::ops::RangeInclusive<usize> = 512..=512 << 10;
+
 /// A field of a response: its name and its value.
 pub(super) type Field = (&'static str, Cow<'static, str>);
 
@@ -111,6 +115,29 @@ impl Response {
     pub fn field(mut self, name: &'static str, value: impl Into<Cow<'static, str>>) -> Self {
         self.fields.push((name, value.into()));
         self
+    }
+
+    /// The response with its body in gzip (RFC 1952), if that is worth it and the response has no encoding yet. For callers that
+    /// accept it. Without the feature `deflate`, the response does not change.
+    #[cfg(feature = "server")]
+    pub(crate) fn in_gzip(self) -> Self {
+        let has_encoding = self
+            .fields
+            .iter()
+            .any(|field| field.0 == "Content-Encoding");
+        let is_worth_it = COMPRESSED.contains(&self.body.len());
+        if has_encoding || !is_worth_it || self.following > 0 {
+            return self;
+        }
+        match crate::protocol::deflate::gzip(&self.body) {
+            Some(body) => Self {
+                body: body.into(),
+                ..self
+            }
+            .field("Content-Encoding", "gzip")
+            .field("Vary", "Accept-Encoding"),
+            None => self,
+        }
     }
 
     /// The status.

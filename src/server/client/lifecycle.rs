@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use super::protocol::Protocol;
 use super::wire::Wire;
-use super::{Client, ReadGate, Why};
+use super::{Client, Handshake, ReadGate, Why};
 use crate::protocol::deflate::Codec;
 use crate::protocol::handshake::Upgrade;
 use crate::protocol::http::HttpState;
@@ -77,17 +77,17 @@ impl Wire {
 }
 
 impl Client {
-    /// Opens the WebSocket connection: answers the handshake with 101. `path` is that of the request.
+    /// Opens the WebSocket connection: answers the handshake with 101. `handshake` is what the request has said.
     pub(crate) fn open(
         &mut self,
         env: &mut Env,
         upgrade: &Upgrade<'_>,
         accept: &Accept,
-        path: Arc<Box<str>>,
+        handshake: Arc<Handshake>,
         codec: Option<Codec>,
     ) {
         debug_assert!(!self.wire.protocol.was_open());
-        self.path = Some(path);
+        self.handshake = Some(handshake);
         self.set_opened(env.now);
         env.addresses.add_client(self.wire.remote.ip());
         env.counters.responded(StatusCode::SWITCHING_PROTOCOLS);
@@ -251,7 +251,7 @@ impl Client {
         match &self.wire.protocol {
             Protocol::WebSocket(_) | Protocol::Detached(_) => Outcome::WebSocket,
             // The connection was given to another client, or taken from it.
-            Protocol::Http(_) if self.path.is_some() => Outcome::WebSocket,
+            Protocol::Http(_) if self.handshake.is_some() => Outcome::WebSocket,
             Protocol::Http(http) if http.was_called() => Outcome::Http,
             Protocol::Http(http) if http.was_rejected() => Outcome::Rejected,
             Protocol::Http(_) | Protocol::Outgoing(_) => Outcome::Unused,

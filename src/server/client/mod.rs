@@ -11,6 +11,7 @@
 mod broadcast;
 mod delivery;
 mod heartbeat;
+mod handshake;
 mod http;
 mod inbound;
 mod lifecycle;
@@ -30,6 +31,7 @@ use std::time::Duration;
 pub(super) use self::broadcast::{Batches, Broadcast};
 pub(super) use self::delivery::{Delivery, WrongCount};
 pub(super) use self::heartbeat::is_heartbeat_name;
+pub(super) use self::handshake::Handshake;
 pub(super) use self::inbound::{Inbound, Input, Read, ReadGate, SHORT_READ, Why};
 pub use self::membership::Keep;
 pub(super) use self::membership::{Memberships, TopicId};
@@ -52,8 +54,8 @@ use crate::protocol::Time;
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) id: ClientId,
-    /// The path of the handshake. Clients with the same path share the text.
-    pub(super) path: Option<Arc<Box<str>>>,
+    /// What the handshake has said; `None` before the upgrade. Clients that have said the same share it.
+    pub(super) handshake: Option<Arc<Handshake>>,
     pub(super) traffic: Traffic,
     /// The connection. Its box of rare state also holds the [`Delivery`], which stays with the client when wires are exchanged.
     pub(super) wire: Wire,
@@ -121,7 +123,7 @@ impl Client {
     pub(super) fn new(id: ClientId, stream: Stream, remote: Remote, now: Time) -> Self {
         Self {
             id,
-            path: None,
+            handshake: None,
             traffic: Traffic::default(),
             wire: Wire::new(stream, remote, now),
             opened: 0,
@@ -153,7 +155,7 @@ impl Client {
 
     /// The path of the handshake. Empty before the upgrade.
     pub(super) fn path(&self) -> &str {
-        self.path.as_ref().map_or("", |path| path)
+        self.handshake.as_ref().map_or("", |one| &one.path)
     }
 
     /// Queues the client for reading if there may be input.

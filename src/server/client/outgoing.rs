@@ -4,9 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Client;
 use super::protocol::Protocol;
 use super::wire::{Flag, Wire};
+use super::{Client, Handshake};
 use crate::protocol::deflate::Agreement;
 use crate::protocol::{Accept, Cause, CloseCode, CloseReason, RandomSource, Time, WebSocket};
 use crate::server::connector::{Connect, ConnectError, Failures, Outgoing, Phase};
@@ -205,7 +205,7 @@ impl Client {
     pub(crate) fn open_outgoing(
         &mut self,
         env: &mut Env,
-        path: Arc<Box<str>>,
+        handshake: Arc<Handshake>,
         agreement: Option<Agreement>,
     ) -> Option<Box<Outgoing>> {
         let compression = env.protocol.compression.as_ref();
@@ -215,7 +215,7 @@ impl Client {
         let open = Protocol::WebSocket(WebSocket::connect(env.now, codec, RANDOM));
         match std::mem::replace(&mut self.wire.protocol, open) {
             Protocol::Outgoing(outgoing) => {
-                self.path = Some(path);
+                self.handshake = Some(handshake);
                 self.set_opened(env.now);
                 self.rearm(env);
                 Some(outgoing)

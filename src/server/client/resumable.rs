@@ -506,7 +506,7 @@ impl Client {
         let own = self.wire.busy();
         let old = new.wire.rare.get_or_insert_default();
         own.take_client_state(old);
-        new.path.clone_from(&self.path);
+        new.handshake.clone_from(&self.handshake);
         if let Err(error) = new.wire.stream.reregister(poll, new.id.token()) {
             // It is read no more, and closes after its time limit.
             log::warn!("{}: cannot register its socket again: {error}", new.id);

@@ -7,7 +7,7 @@ use crate::protocol::Input;
 use crate::protocol::client::{ClientEvent, HandshakeError, ResponseHead};
 use crate::protocol::deflate::Agreement;
 use crate::server::address::Remote;
-use crate::server::client::Join;
+use crate::server::client::{Handshake, Join};
 use crate::server::context::Context;
 use crate::server::core::Core;
 use crate::server::id::ClientId;
@@ -70,7 +70,7 @@ fn handle_opened<S: Service>(
     outgoing.connect.keep_cookies(response);
     let target = outgoing.returning.as_ref().map(|one| one.target);
     let path = outgoing.connect.target().path().to_owned();
-    let path = ctx.core.registry.share_path(&path);
+    let handshake = ctx.core.registry.share_handshake(Handshake::to(&path));
     match target {
         Some(target) => {
             if let Err(why) = check_return(&ctx.core, target, token, received) {
@@ -80,7 +80,7 @@ fn handle_opened<S: Service>(
                 return;
             }
             ctx.core.with(id, |client, env| {
-                client.open_outgoing(env, path, agreement);
+                client.open_outgoing(env, handshake, agreement);
                 let received = received.unwrap_or_default();
                 client.wire.join_later(Join {
                     target,
@@ -99,7 +99,7 @@ fn handle_opened<S: Service>(
         None => {
             ctx.core.registry.count_client();
             ctx.core.with(id, |client, env| {
-                if let Some(outgoing) = client.open_outgoing(env, path, agreement)
+                if let Some(outgoing) = client.open_outgoing(env, handshake, agreement)
                     && outgoing.connect.is_resumable()
                     && let Some(token) = token
                 {

@@ -3,6 +3,7 @@
 use super::client_tools::ToolFigures;
 use super::process::AgentProcess;
 use super::router::Router;
+use crate::service::child::Child;
 use crate::{Metrics, StatusFields};
 
 /// The maximum number of sessions that the status lists.
@@ -24,6 +25,7 @@ pub(super) fn status(
             serde_json::json!({
                 "version": figures.version,
                 "running": process.program.is_running(),
+                "pid": process.program.child().map(Child::pid),
                 "restarts": process.program.restarts(),
                 "clients": figures.clients,
                 "sessions": figures.sessions,

@@ -18,9 +18,9 @@ use crate::service::jsonrpc::{MessageLine, push_line};
 use crate::service::lines::Line;
 use crate::sys::random_uuid;
 use crate::{
-    Accept, ClientId, CloseCode, CloseReason, Context, LinkTarget, Message, Metrics, Principal,
-    Readiness, Rejection, Request, Route, Scope, Service, ServiceId, SourceId, StatusCode,
-    StatusFields, TimerId,
+    Accept, ClientId, CloseCode, CloseReason, Context, Histogram, LinkTarget, Message, Metrics,
+    Principal, Readiness, Rejection, Request, Route, Scope, Service, ServiceId, SourceId,
+    StatusCode, StatusFields, TimerId,
 };
 use std::ops::ControlFlow;
 use std::process::ExitStatus;
@@ -840,6 +840,10 @@ impl Service for Agent {
         let mut running = processes
             .filter(|(_, process)| process.as_ref().is_some_and(|one| one.program.is_running()));
         running.any(|(index, _)| !self.router.is_silent(index))
+    }
+
+    fn answer_times(&self) -> Option<Histogram> {
+        Some(self.router.counters().answers)
     }
 
     fn status(&self) -> StatusFields {

@@ -9,6 +9,9 @@ use crate::service::id_map::IdMap;
 use crate::service::lines::Line;
 use crate::{ClientId, Context, Metrics, Rejection, SourceId, StatusFields, TimerId};
 
+/// The maximum number of programs that the status lists.
+const MAX_LISTED: usize = 200;
+
 /// An event of a child process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ChildInput {
@@ -353,7 +356,15 @@ impl<W, T> ClientPrograms<W, T> {
 
     /// The fields of the status.
     pub(crate) fn status(&self) -> StatusFields {
-        StatusFields::from_value(serde_json::json!({"processes": self.count()}))
+        let listed = self.entries.iter().take(MAX_LISTED);
+        let listed = listed.map(|(client, entry)| {
+            serde_json::json!({"client": client.to_string(), "pid": entry.child.pid()})
+        });
+        let listed: Vec<_> = listed.collect();
+        StatusFields::from_value(serde_json::json!({
+            "processes": self.count(),
+            "programs": listed,
+        }))
     }
 
     /// The metrics of programs.

@@ -68,6 +68,10 @@ impl Child {
         Self::spawn_with(ctx, command, decoder, |_| {})
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.supervisor.pid()
+    }
+
     /// Starts a program whose output the decoder divides into messages. Each message counts as a line. `prepare` sets the
     /// program's environment.
     pub(crate) fn spawn_with(

@@ -64,6 +64,10 @@ pub(super) struct Process {
 }
 
 impl Process {
+    pub(super) fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
     pub(super) fn start(
         ctx: &mut Context,
         command: &[String],

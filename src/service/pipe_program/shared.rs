@@ -239,6 +239,7 @@ impl Service for PipeShared {
         let status = serde_json::json!({
             "processes": usize::from(self.program.is_running()),
             "restarts": self.program.restarts(),
+            "programs": self.program.child().map(|child| vec![serde_json::json!({"pid": child.pid()})]),
         });
         StatusFields::from_value(status)
     }

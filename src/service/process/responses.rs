@@ -52,6 +52,7 @@ fn fields(program: &mut Program, now: Time) -> Value {
         "signal": exit.and_then(|exit| exit.signal),
         "attached": writer,
         "readers": readers,
+        "recorded": program.is_recorded(),
     })
 }
 
@@ -179,7 +180,7 @@ pub(super) fn spec(format: SpecFormat, endpoint: &Endpoint) -> Response {
     Response::new(StatusCode::OK, content_type, text.into_bytes())
 }
 
-fn rfc3339(time: SystemTime) -> String {
+pub(super) fn rfc3339(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time).to_string()
 }
 

@@ -13,6 +13,7 @@ use super::dialect::Dialect;
 use super::program::{Launch, MARK, PassEnv};
 use super::programs::Programs;
 use super::recording::{RecordConfig, Recorder};
+use super::responses::rfc3339;
 use super::sink::{ContextOutput, RESTARTING, Sink};
 use crate::log_event::{log_event, word};
 use crate::service::Endpoint;
@@ -26,6 +27,9 @@ use crate::{
 
 /// The output that is kept for a client that is behind. A terminal has no other readers.
 const SCROLLBACK: usize = 128 << 10;
+
+/// The maximum number of programs that the status lists.
+const MAX_LISTED: usize = 200;
 
 /// How long a client that has half-closed its connection is kept while it takes no output. Its program has exited by
 /// then.
@@ -303,7 +307,16 @@ impl Service for Terminal {
     }
 
     fn status(&self) -> StatusFields {
-        let status = json!({"processes": {"running": self.programs.len()}});
+        let listed = self.programs.iter().take(MAX_LISTED).map(|program| {
+            json!({
+                "pid": program.pid(),
+                "client": program.sink.writer().map(|client| client.to_string()),
+                "started_at": rfc3339(program.started),
+                "state": if program.exit().is_some() { "exited" } else { "running" },
+            })
+        });
+        let listed: Vec<_> = listed.collect();
+        let status = json!({"processes": {"running": self.programs.len()}, "programs": listed});
         StatusFields::from_value(status)
     }
 

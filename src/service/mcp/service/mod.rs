@@ -29,6 +29,9 @@ use crate::{
     Rejection, Request, Route, Service, SourceId, StatusFields, TimerId,
 };
 
+/// The maximum number of sessions that the status lists.
+const MAX_LISTED: usize = 200;
+
 /// Why the requests fail that a stopping server does not wait for any longer.
 const SHUTTING_DOWN: &str = "Server shutting down";
 
@@ -310,7 +313,16 @@ impl Service for Mcp {
             Support::Stateless => "stateless",
             Support::Sessions => "sessions",
         };
+        let sessions = self.sessions.values().take(MAX_LISTED);
+        let sessions: Vec<_> = sessions.map(Session::status).collect();
+        let pool = self.pool.slots().filter_map(|slot| self.pool.process(slot));
+        let programs = pool.chain(self.shared.running());
+        let programs = programs.map(|process| serde_json::json!({"pid": process.pid()}));
+        let programs: Vec<_> = programs.collect();
         StatusFields::from_value(serde_json::json!({
+            "restarts": self.hub.counts.restarts,
+            "session_list": sessions,
+            "programs": programs,
             "support": support,
             "pool": self.pool.process_count(),
             "sessions": self.sessions.len(),

@@ -146,6 +146,18 @@ impl Session {
         self.pending.len()
     }
 
+    /// The session in the status. One with a process of its own has its pid.
+    pub(super) fn status(&self) -> serde_json::Value {
+        serde_json::json!({
+            // The whole id is what a client shows to be let in.
+            "id": &self.id.to_string()[..8],
+            "owner": self.principal.to_string(),
+            "version": self.version,
+            "pending": self.pending.len(),
+            "pid": self.process().map(Process::pid),
+        })
+    }
+
     /// When the client has last sent a message or read a stream. `None` if it reads one now.
     pub(super) fn idle_since(&self) -> Option<Time> {
         let is_read = self.streams.values().any(|stream| stream.reply.is_some());

@@ -339,6 +339,11 @@ impl SharedServers {
         servers.filter(|server| server.process().is_some()).count()
     }
 
+    /// The processes that run.
+    pub(super) fn running(&self) -> impl Iterator<Item = &Process> {
+        self.servers.values().filter_map(SharedServer::process)
+    }
+
     /// Gives a session a seat at the process for this revision and these capabilities, which are JSON. `may_add` is asked whether there
     /// may be one more process.
     pub(super) fn join(

@@ -257,6 +257,11 @@ impl Program {
             .min()
     }
 
+    /// Whether its terminal is recorded.
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.recording.is_some()
+    }
+
     /// The recording of its terminal, if there is one.
     pub(crate) fn recording(&mut self) -> Option<&mut Recording> {
         self.recording.as_deref_mut()
