@@ -1,10 +1,13 @@
-// Line charts of the last five minutes, drawn as SVG, and quantiles from cumulative histograms.
+// Line charts of the last 15 minutes, drawn as SVG.
 
 import { element } from "./common.js";
 import { clock, setText } from "./view.js";
 
 /** The milliseconds that a chart shows. */
-const SPAN = 300_000;
+const SPAN = 900_000;
+
+/** A value that is larger than the largest of all others by this factor is cut off at the top. */
+const OUTLIER = 3;
 
 /** A step of 1, 2 or 5 times a power of ten, so that about `count` steps reach `most`. */
 function niceStep(most, count) {
@@ -19,14 +22,29 @@ const svg = (tag, attributes = {}) => {
   return node;
 };
 
-/** A line chart of the last five minutes with two lines. `format` formats values, `least` is the smallest top of the scale. */
+/**
+ * The top of the scale for values, and the largest one if it is cut off. One value in a hundred, and two in any case, may be so large that
+ * the others would be flat.
+ */
+export function scaleOf(values, least) {
+  const sorted = values.filter((value) => value !== null && value !== undefined).sort((a, b) => b - a);
+  const most = Math.max(least, sorted[0] ?? 0);
+  const usual = Math.max(least, sorted[2 + Math.floor(sorted.length / 100)] ?? sorted[0] ?? 0);
+  return most > OUTLIER * usual ? { top: 1.25 * usual, peak: most } : { top: most };
+}
+
+/**
+ * A line chart of the last 15 minutes with two lines. `format` formats values, `least` is the smallest top of the scale. A sample is
+ * `{time, length, values}`: the values of the `length` ms until `time`. null is a gap.
+ */
 export class Chart {
   constructor(parent, { title, about = "", names, format, least }) {
     Object.assign(this, { title, names, format, least, samples: [], at: undefined, width: 0 });
     this.readouts = names.map(() => element("b", {}, "–"));
     this.when = element("span", { class: "when" });
+    this.peak = element("span", { class: "when" });
     this.spoken = element("span", { class: "visually-hidden", role: "status" });
-    this.svg = svg("svg", { role: "img", "aria-label": `${title}, the last five minutes` });
+    this.svg = svg("svg", { role: "img", "aria-label": `${title}, the last 15 minutes` });
     this.figure = element(
       "figure",
       { class: "chart card", tabindex: "0", role: "group", "aria-label": title },
@@ -37,6 +55,7 @@ export class Chart {
         names.map((name, index) =>
           element("span", {}, element("i", { class: index ? "two" : "one" }), `${name} `, this.readouts[index]),
         ),
+        this.peak,
         this.when,
       ),
       this.svg,
@@ -87,10 +106,9 @@ export class Chart {
     this.draw();
   }
 
-  /** Adds values; null is a gap. */
-  add(time, values) {
-    this.samples.push({ time, values });
-    while (this.samples[0].time < time - SPAN - 10_000) this.samples.shift();
+  /** Shows samples. */
+  set(samples) {
+    this.samples = samples;
     if (!document.hidden) this.draw();
   }
 
@@ -105,8 +123,11 @@ export class Chart {
     });
     setText(this.when, chosen ? clock(new Date(chosen.time)) : "");
     if (width < 50) return;
-    let most = this.least;
-    for (const { values } of samples) for (const value of values) if (value > most) most = value;
+    const { top: most, peak } = scaleOf(
+      samples.flatMap(({ values }) => values),
+      this.least,
+    );
+    setText(this.peak, peak && !chosen ? `cut off: ${this.format(peak)}` : "");
     const step = niceStep(most, 4);
     const steps = Math.ceil(most / step - 0.001);
     const top = steps * step;
@@ -118,7 +139,7 @@ export class Chart {
     const [above, below] = [8, 20];
     const now = this.last();
     const x = (time) => width - right - ((now - time) / SPAN) * (width - left - right);
-    const y = (value) => above + (1 - value / top) * (height - above - below);
+    const y = (value) => above + (1 - Math.min(1, value / top)) * (height - above - below);
     const nodes = [];
     labels.forEach((label, index) => {
       const at = Math.round(y(index * step)) + 0.5;
@@ -127,12 +148,12 @@ export class Chart {
       text.textContent = label;
       nodes.push(text);
     });
-    for (let minute = 0; minute <= 5; minute++) {
+    for (let minute = 0; minute <= 15; minute += 5) {
       const at = Math.round(x(now - minute * 60_000)) + 0.5;
       nodes.push(svg("line", { class: "axis", x1: at, x2: at, y1: height - below, y2: height - below + 4 }));
-      const text = svg("text", { x: at, y: height - 4, "text-anchor": minute === 5 ? "start" : minute ? "middle" : "end" });
-      text.textContent = minute === 5 ? "−5 min" : minute ? `−${minute}` : "now";
-      if (minute !== 4 || width > 400) nodes.push(text);
+      const text = svg("text", { x: at, y: height - 4, "text-anchor": minute === 15 ? "start" : minute ? "middle" : "end" });
+      text.textContent = minute === 15 ? "−15 min" : minute ? `−${minute}` : "now";
+      nodes.push(text);
     }
     this.names.forEach((_, line) => {
       let path = "";
@@ -148,16 +169,23 @@ export class Chart {
         run = [];
       };
       let earlier;
-      for (const { time, values } of samples) {
+      for (const { time, length, values } of samples) {
         const value = values[line];
-        if (value === null || (earlier && time - earlier > 25_000)) flush();
+        // A gap between samples, or none at all in this one.
+        if (value === null || (earlier && time - length - earlier > 5000)) flush();
         earlier = time;
-        if (value !== null && x(time) >= left - 1) run.push([x(time), y(value)]);
+        if (value === null || x(time) < left - 1) continue;
+        // A long sample is a mean, so it is level from its beginning.
+        if (length > 5000) run.push([Math.max(left, x(time - length)), y(value)]);
+        run.push([x(time), y(value)]);
       }
       flush();
       const look = line ? "two" : "one";
       if (area) nodes.push(svg("path", { class: `area ${look}`, d: area }));
       if (path) nodes.push(svg("path", { class: look, d: path }));
+      for (const { time, values } of samples)
+        if (values[line] > top && x(time) >= left)
+          nodes.push(svg("path", { class: `cut ${look}`, d: `M${(x(time) - 3).toFixed(1)} ${above + 1}l3 -5l3 5Z` }));
     });
     if (chosen && x(chosen.time) >= left) {
       const at = x(chosen.time);
@@ -168,60 +196,5 @@ export class Chart {
     }
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.svg.replaceChildren(...nodes);
-  }
-}
-
-/** The cumulative histogram of a status field, with the buckets as `[bound, count]` in order. Undefined without one. */
-function readHistogram(field) {
-  if (!field?.le) return undefined;
-  const buckets = Object.entries(field.le)
-    .map(([bound, count]) => [Number(bound), count])
-    .sort(([a], [b]) => a - b);
-  return { count: field.count, sum: field.sum_s, buckets };
-}
-
-/**
- * The value below which a share of the observations between two histograms lies. Null without observations.
- *
- * It is interpolated in its bucket. With few observations, the sum of all gives a closer bound: as many observations as are not
- * below the quantile are at least as long, and the others are at least as long as the lower bounds of their buckets.
- */
-function quantile(before, after, share) {
-  const total = after.count - before.count;
-  if (total <= 0) return null;
-  const rank = Math.max(1, Math.ceil(share * total));
-  let [low, reached, shorter] = [0, 0, 0];
-  for (let index = 0; index < after.buckets.length; index++) {
-    const [bound, count] = after.buckets[index];
-    const here = count - (before.buckets[index]?.[1] ?? 0);
-    if (here >= rank) {
-      shorter += low * (rank - 1 - reached);
-      const most = (after.sum - before.sum - shorter) / (total - rank + 1);
-      return Math.max(low, Math.min(low + ((bound - low) * (rank - reached)) / (here - reached), most));
-    }
-    shorter += low * (here - reached);
-    [low, reached] = [bound, here];
-  }
-  return low;
-}
-
-/** The p50 and p99 of a histogram over a sliding window of seconds. */
-export class Latency {
-  constructor(window) {
-    this.window = window;
-    this.kept = [];
-  }
-
-  add(time, field) {
-    const histogram = readHistogram(field);
-    if (!histogram) return [null, null];
-    this.kept.push({ time, histogram });
-    while (this.kept.length > 2 && this.kept[1].time <= time - this.window * 1000) this.kept.shift();
-    const before = this.kept[0].histogram;
-    return [quantile(before, histogram, 0.5), quantile(before, histogram, 0.99)];
-  }
-
-  reset() {
-    this.kept = [];
   }
 }

@@ -1,40 +1,69 @@
 // The console: shows what a server does, and controls it as far as the token allows.
 // This module starts the page, asks for the status and shows the header. Each section is a module of its own, `console_*.js`.
 //
-// The page asks for JSON once a second while it is visible. Each kind of request is sent only after the one before was answered.
+// The page asks for JSON once a second while it is visible, and only for what is in sight. Each kind of request is sent only after the one
+// before was answered.
 // Rows and charts are updated in place, so that focus, selection and scroll positions stay.
 
 import { delay, formatDuration } from "./common.js";
 import { showAgents } from "./console_agents.js";
-import { addRates, needsMoreClients, showClients } from "./console_clients.js";
+import { addRates, clientsQuery, showClients } from "./console_clients.js";
+import { forgetHealth, showHealth } from "./console_health.js";
 import { readLinks } from "./console_links.js";
 import { readLog, showRestart } from "./console_log.js";
-import { breakCharts, drawCharts, redrawCharts, secondsUntil, showFigures } from "./console_overview.js";
-import { $, pageLink, showSection } from "./console_page.js";
+import { showMcp } from "./console_mcp.js";
+import { addSamples, breakRates, forgetSamples, historyQuery, redrawCharts, showFigures } from "./console_overview.js";
+import { $, isInSight, pageLink, showSection } from "./console_page.js";
 import { readProcesses } from "./console_processes.js";
-import { ask, asking, forgetIdentity, handle, identified, identify, pollers } from "./console_requests.js";
+import { showPrograms } from "./console_programs.js";
+import { ask, askedAt, asking, forgetIdentity, handle, hurryAll, identified, identify, pollers } from "./console_requests.js";
 import { showServices } from "./console_services.js";
 import { identity, may, of, processes, setStatus, status } from "./console_state.js";
 import { clock, setHidden, setText } from "./view.js";
 
 // --- Header ----------------------------------------------------------------------------------------------------------
 
+/** After this time without an answer, in ms, the page says so, and then shows its data as dead. */
+const SLOW = 2500;
+const DEAD = 5000;
+
 let goneSince;
+/** When the last answer came. */
+let answeredAt = performance.now();
+
+/** Shows the state of the connection: `live`, `slow` or `gone`. The data looks dead if it is not current. */
+function setConnection(state, text, isDead = state === "gone") {
+  $("connection").dataset.state = state;
+  setText($("connection-text"), text);
+  document.body.classList.toggle("dead", isDead && status !== undefined);
+}
 
 function showConnection(error) {
   if (error) {
     goneSince ??= new Date();
-    $("connection").dataset.state = "gone";
     const since = `since ${clock(goneSince)}`;
-    if (error.status === 0) setText($("connection-text"), `the server does not answer ${since}, trying again`);
-    else if (error.status) setText($("connection-text"), `the server answers with an error ${since}: ${error.message}`);
-    else setText($("connection-text"), `the page cannot show the server's answer: ${error.message}`);
+    if (error.status === 0) setConnection("gone", `the server does not answer ${since}, trying again`);
+    else if (error.status) setConnection("gone", `the server answers with an error ${since}: ${error.message}`);
+    else setConnection("gone", `the page cannot show the server's answer: ${error.message}`);
   } else {
     goneSince = undefined;
-    $("connection").dataset.state = "live";
-    setText($("connection-text"), "connected");
+    answeredAt = performance.now();
+    setConnection("live", "connected");
   }
 }
+
+/** Notices that an answer is late, long before the question's time limit. */
+setInterval(() => {
+  if (document.hidden || goneSince || askedAt === undefined) return;
+  const late = performance.now() - Math.max(askedAt, answeredAt);
+  if (late > SLOW) setConnection("slow", `no answer for ${Math.round(late / 1000)} s`, late > DEAD);
+}, 500);
+
+addEventListener("offline", () => {
+  goneSince ??= new Date();
+  setConnection("gone", "this device is offline");
+});
+addEventListener("online", hurryAll);
 
 const ALLOWS = {
   metrics: "It shows this server's figures. It cannot connect to services.",
@@ -57,6 +86,12 @@ function showIdentity() {
 
 // --- Asking the server -----------------------------------------------------------------------------------------------
 
+/** The question for the status: only what somebody may look at. */
+function statusQuery() {
+  const usage = ["programs", "agents", "mcp"].some(isInSight) ? "&usage=1" : "";
+  return `/status?health=1&${historyQuery()}&${clientsQuery()}${usage}`;
+}
+
 async function readStatus() {
   try {
     if (asking) await asking;
@@ -66,31 +101,34 @@ async function readStatus() {
       setHidden($("main"), false);
       if (identity.only) return showOnly();
     }
-    const answer = await ask(`/status?limit=${needsMoreClients() ? 1000 : 200}`);
+    const answer = await ask(statusQuery());
     if (status && (answer.pid !== status.pid || answer.uptime_s < status.uptime_s)) {
-      // Another server process: its counters and its log begin again.
-      breakCharts();
+      // Another server process: its counters, its figures and its log begin again.
+      forgetSamples();
+      forgetHealth();
       showRestart(answer.pid);
       forgetIdentity();
-    }
-    addRates(answer.clients, secondsUntil(answer));
+    } else addSamples(answer);
+    addRates(answer);
     setStatus(answer);
     showConnection();
-    drawCharts();
     if (document.hidden) return undefined;
     setText(
       $("about"),
       `process ${status.pid}, up ${formatDuration(status.uptime_s)}, listening on ${status.listen.join(", ")}`,
     );
+    showHealth();
     showFigures();
     showServices();
+    showPrograms(status);
     showClients();
-    showAgents();
+    showAgents(status);
+    showMcp(status);
     setHidden($("sections"), false);
     pollAllowed();
   } catch (error) {
     if (error.status === 401) return handle(error);
-    breakCharts();
+    breakRates();
     showConnection(error);
   }
   return undefined;
@@ -133,7 +171,7 @@ function showOnly() {
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) return;
   redrawCharts();
-  for (const poller of Object.values(pollers)) poller.hurry();
+  hurryAll();
 });
 
 document.title = `${location.host} - Outrigger`;

@@ -1,10 +1,11 @@
 // The section "Links": makes watch-only links to processes and sessions, shows them, and revokes them.
 
-import { api, element, formatDuration } from "./common.js";
-import { $, pageUrl, setEmpty, showSection } from "./console_page.js";
-import { ask, attempt, handle, pollers } from "./console_requests.js";
+import { element, formatDuration, socketUrl, token } from "./common.js";
+import { $, copy, pageUrl, showSection } from "./console_page.js";
+import { act, ask, handle, pollers } from "./console_requests.js";
 import { attachPath, commandLine, identity, may, of, processes, status } from "./console_state.js";
-import { confirm, fillActions, formatCount, makeDialog, plain, plural, setText, showDialog, Table } from "./view.js";
+import { Table } from "./console_table.js";
+import { confirm, formatCount, makeDialog, plain, plural, setHidden, setText, showDialog } from "./view.js";
 
 const EXPIRIES = [
   [600, "10 minutes"],
@@ -13,46 +14,44 @@ const EXPIRIES = [
   [604800, "7 days"],
 ];
 
-/** Copies text. Browsers offer the clipboard to pages of https and of this machine; elsewhere the old command is tried. */
-async function copy(input) {
-  try {
-    await navigator.clipboard.writeText(input.value);
-    return true;
-  } catch {
-    input.select();
-    return document.execCommand("copy");
-  }
+/** Makes a link with which anyone may watch a process or a session. Without tokens, it is the address of the page. */
+async function makeLink(path, sessionId, ttl_s, call) {
+  const keys = sessionId === undefined ? { mode: "viewer" } : { session: sessionId };
+  if (!identity.auth) return pageUrl(path, keys);
+  const body = { path, ttl_s, ...(sessionId !== undefined && { session: sessionId }) };
+  const link = await call("/.outrigger/links", { method: "POST", body });
+  pollers.links.hurry();
+  return pageUrl(path, { ...keys, token: link.token });
 }
 
-/** Makes a link with which anyone may watch a process or a session, copies it, and shows it. */
+/** Asks how long a link is to last, then makes it, copies it, and shows it. */
 export async function offerLink(name, path, sessionId) {
-  const make = async (ttl_s) => {
-    const keys = sessionId === undefined ? { mode: "viewer" } : { session: sessionId };
-    if (!identity.auth) return { url: pageUrl(path, keys) };
-    const link = await api("/.outrigger/links", {
-      method: "POST",
-      body: { path, ttl_s, ...(sessionId !== undefined && { session: sessionId }) },
-    });
-    pollers.links.hurry();
-    return { id: link.id, url: pageUrl(path, { ...keys, token: link.token }) };
-  };
-  let link = await attempt(() => make(3600));
-  if (!link) return;
-  const address = element("input", { class: "address", readonly: true, "aria-label": "Link", onfocus: () => address.select() });
+  const address = element("input", { class: "address", readonly: true, "aria-label": "Link", hidden: true, onfocus: () => address.select() });
   const told = element("p", { role: "status", class: "faint" });
-  const show = async () => {
-    address.value = link.url;
-    setText(told, (await copy(address)) ? "The link is in your clipboard." : "Copy the link from this field.");
-  };
-  const choose = async (ttl_s) => {
-    const old = link;
-    const made = await attempt(() => make(ttl_s));
-    if (!made) return;
-    link = made;
-    await show();
-    if (old.id) await attempt(() => api(`/.outrigger/links/${encodeURIComponent(old.id)}`, { method: "DELETE" }));
-    pollers.links.hurry();
-  };
+  const choices = EXPIRIES.map(([seconds, text]) =>
+    element(
+      "label",
+      {},
+      element("input", { type: "radio", name: "expiry", value: seconds, checked: seconds === 3600 }),
+      text,
+    ),
+  );
+  const expiry = element("fieldset", { class: "choices" }, element("legend", {}, "Expires in"), choices);
+  const copyIt = async () => setText(told, (await copy(address)) ? "The link is in your clipboard." : "Copy the link from this field.");
+  const make = element("button", { class: "primary" }, "Make link");
+  const again = element("button", { onclick: copyIt, hidden: true }, "Copy");
+  const close = element("button", { onclick: () => dialog.close() }, "Cancel");
+  make.addEventListener("click", async () => {
+    const ttl_s = Number(expiry.querySelector("input:checked").value);
+    const url = await act(`Link to ${name}`, make, (call) => makeLink(path, sessionId, ttl_s, call));
+    if (!url) return;
+    address.value = url;
+    for (const node of [address, again]) setHidden(node, false);
+    for (const node of [expiry, make]) setHidden(node, true);
+    setText(close, "Done");
+    close.focus();
+    await copyIt();
+  });
   const dialog = makeDialog(
     "Watch-only link",
     element(
@@ -64,95 +63,93 @@ export async function offerLink(name, path, sessionId) {
         ? " until the link expires, and nothing else."
         : ". This server requires no token, so the link does not expire.",
     ),
-    identity.auth &&
-      element(
-        "fieldset",
-        { class: "choices" },
-        element("legend", {}, "Expires in"),
-        EXPIRIES.map(([seconds, text]) =>
-          element(
-            "label",
-            {},
-            element("input", {
-              type: "radio",
-              name: "expiry",
-              value: seconds,
-              checked: seconds === 3600,
-              onchange: () => choose(seconds),
-            }),
-            text,
-          ),
-        ),
-      ),
+    identity.auth && expiry,
     address,
     told,
+    element("div", { class: "actions" }, close, again, make),
+  );
+  await showDialog(dialog);
+}
+
+const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+
+/** Offers the command that attaches to a path, where this build of the server has no page that could. */
+export async function offerCommand(title, path, isViewer = false) {
+  const url = socketUrl(path);
+  if (token()) url.searchParams.set("token", token());
+  const command = `outrigger attach ${isViewer ? "--viewer " : ""}${quote(url.href)}`;
+  const field = element("input", { class: "address", readonly: true, "aria-label": "Command", onfocus: () => field.select() });
+  field.value = command;
+  const told = element("p", { role: "status", class: "faint" });
+  const copyIt = async () => setText(told, (await copy(field)) ? "The command is in your clipboard." : "Copy the command from this field.");
+  const dialog = makeDialog(
+    title,
+    element("p", {}, "This build of Outrigger has no terminal page. Run this command in a terminal:"),
+    field,
+    told,
+    token() && element("p", { class: "faint" }, "The command contains the token of this page."),
     element(
       "div",
       { class: "actions" },
-      element("button", { onclick: show }, "Copy"),
-      element("button", { class: "primary", onclick: () => dialog.close() }, "Done"),
+      element("button", { onclick: copyIt }, "Copy"),
+      element("button", { class: "primary", onclick: () => dialog.close() }, "Close"),
     ),
   );
-  const closed = showDialog(dialog);
-  await show();
-  await closed;
+  await showDialog(dialog);
 }
 
-const linksTable = new Table($("links-table"), 520, ({ id }) => id, [
-  {
-    name: "For",
-    kind: "main text mono",
-    text: ({ path, session: sessionId }) => {
-      if (sessionId) return plain(sessionId);
-      const process = [...processes.values()].find((one) => attachPath(one) === path);
-      return process ? commandLine(process) : path;
+const revokeLink = ({ id }, call) => call(`/.outrigger/links/${encodeURIComponent(id)}`, { method: "DELETE" });
+
+const linksTable = new Table("links", 520, {
+  key: ({ id }) => id,
+  title: ({ id }) => `link ${id}`,
+  none: "No links. Make one with “Link” beside a process or a session.",
+  bulk: [
+    {
+      name: "Revoke",
+      title: "Revoke these links?",
+      can: () => true,
+      text: (count) => `${plural(count, "link")}. The clients that use them will be disconnected.`,
+      run: revokeLink,
     },
-  },
-  { name: "Kind", kind: "tight", text: ({ session: sessionId }) => (sessionId ? "session" : "process") },
-  { name: "Made by", kind: "text", text: ({ by }) => plain(by ?? "") },
-  { name: "Expires in", kind: "number", value: ({ expires_s }) => expires_s, text: ({ expires_s }) => formatDuration(expires_s) },
-  { name: "Watching", kind: "number", value: ({ clients }) => clients ?? 0, text: ({ clients }) => formatCount(clients ?? 0) },
-  {
-    name: "Actions",
-    kind: "actions",
-    fill: (cell, item, row) =>
-      fillActions(cell, () =>
-        element("button", { "aria-label": `Revoke the link ${item.id}`, onclick: () => revoke(row.item) }, "Revoke"),
-      ),
-  },
-]);
+  ],
+  columns: [
+    {
+      name: "For",
+      kind: "main text mono",
+      text: ({ path, session: sessionId }) => {
+        if (sessionId) return plain(sessionId);
+        const process = [...processes.values()].find((one) => attachPath(one) === path);
+        return process ? commandLine(process) : path;
+      },
+    },
+    { name: "Kind", kind: "tight", text: ({ session: sessionId }) => (sessionId ? "session" : "process") },
+    { name: "Made by", kind: "text", text: ({ by }) => plain(by ?? "") },
+    { name: "Expires in", kind: "number", value: ({ expires_s }) => expires_s, text: ({ expires_s }) => formatDuration(expires_s) },
+    { name: "Watching", kind: "number", value: ({ clients }) => clients ?? 0, text: ({ clients }) => formatCount(clients ?? 0) },
+  ],
+  actions: (row) =>
+    element("button", { "aria-label": `Revoke the link ${row.item.id}`, onclick: ({ target }) => revoke(row.item, target) }, "Revoke"),
+});
 
-linksTable.changed = () => pollers.links.hurry();
-
-async function revoke(link) {
+async function revoke(link, button) {
   if (
     link.clients &&
     !(await confirm("Revoke this link?", `${plural(link.clients, "client")} will be disconnected.`, "Revoke"))
   )
     return;
-  await attempt(() => api(`/.outrigger/links/${encodeURIComponent(link.id)}`, { method: "DELETE" }));
+  await act(`Revoke link ${link.id}`, button, (call) => revokeLink(link, call));
   pollers.links.hurry();
-}
-
-function showLinks(links) {
-  const shown = linksTable.first(links);
-  linksTable.show(shown);
-  setText($("links-count"), links.length ? formatCount(links.length) : "");
-  setEmpty(
-    $("links-empty"),
-    linksTable,
-    shown.length,
-    links.length,
-    "No links. Make one with “Link” beside a process or a session.",
-  );
-  showSection("links", true, links.length);
 }
 
 /** Asks for the links and shows them. */
 export async function readLinks() {
   if (!status || !may("all") || !identity.auth || !(of("processes").length || of("agent").length)) return;
   try {
-    showLinks((await ask("/.outrigger/links")).links);
+    const { links } = await ask("/.outrigger/links");
+    linksTable.update(links);
+    setText($("links-count"), links.length ? formatCount(links.length) : "");
+    showSection("links", true, links.length);
   } catch (error) {
     await handle(error);
   }

@@ -1,73 +1,100 @@
-// The section "Overview": shows the server's figures, and charts of its traffic and its latency.
+// The section "Overview": shows what the server is doing, and charts of its traffic and its latency. The server keeps the figures of the
+// last 15 minutes, so they are there after a reload, and a page that could not ask for a while gets what it has missed.
 
-import { Chart, Latency } from "./chart.js";
+import { Chart } from "./chart.js";
 import { element, formatBytes } from "./common.js";
 import { forgetRates } from "./console_clients.js";
 import { $, showSection } from "./console_page.js";
 import { forgetUsage } from "./console_processes.js";
+import { forgetPrograms } from "./console_programs.js";
 import { agentRoutes, may, of, processes, services, status } from "./console_state.js";
 import { formatCount, formatRate, formatTime, setHidden, setText } from "./view.js";
 
+const KEPT = 900_000;
+
 const traffic = ["in", "out"];
 const quantiles = ["p50", "p99"];
-const charts = {
-  messages: new Chart($("charts"), { title: "Messages per second", names: traffic, format: formatRate, least: 4 }),
-  bytes: new Chart($("charts"), { title: "Bytes per second", names: traffic, format: formatBytes, least: 400 }),
-  turns: new Chart($("charts"), {
+const estimated = "Estimated from the buckets of a histogram.";
+
+/** The charts, each with the names of its figures. */
+const charts = [
+  { fields: ["messages_in", "messages_out"], title: "Messages per second", names: traffic, format: formatRate, least: 4 },
+  { fields: ["bytes_in", "bytes_out"], title: "Bytes per second", names: traffic, format: formatBytes, least: 400 },
+  {
+    fields: ["turn_p50_s", "turn_p99_s"],
     title: "Latency of the event loop",
     about: "over 10 s",
+    help: `The time that one turn of the event loop takes. ${estimated}`,
     names: quantiles,
     format: formatTime,
     least: 0.0004,
-  }),
-  answers: new Chart($("charts"), {
+  },
+  {
+    fields: ["answer_p50_s", "answer_p99_s"],
     title: "Agents' answer times",
     about: "over 1 min",
+    help: `The time that agents take to answer requests. ${estimated}`,
     names: quantiles,
     format: formatTime,
     least: 0.004,
-  }),
-};
-const latency = { turns: new Latency(10), answers: new Latency(60) };
-const estimated = "Estimated from the buckets of a histogram.";
-charts.turns.figure.title = `The time that one turn of the event loop takes. ${estimated}`;
-charts.answers.figure.title = `The time that agents take to answer requests. ${estimated}`;
+  },
+].map((options) => {
+  const chart = new Chart($("charts"), options);
+  if (options.help) chart.figure.title = options.help;
+  return { chart, fields: options.fields };
+});
 
-/** The status before, for differences. */
-let earlier;
+/** The samples of the last 15 minutes: `{time, length}` in ms, and the figures by their names. */
+export const samples = [];
+/** The number of the last sample. */
+let last = 0;
+/** The time of this machine at which the server began, in ms. */
+let began;
 
-/** The seconds from the status before to this one, or 0 without one before. */
-export const secondsUntil = ({ uptime_s }) => (earlier ? uptime_s - earlier.uptime_s : 0);
+/** The part of the question for the status that asks for the samples since the last answer. */
+export const historyQuery = () => `history=${last}`;
 
-export function drawCharts() {
-  const time = Date.now();
-  const { totals } = status;
-  const passed = secondsUntil(status);
-  const rate = (name) =>
-    passed > 0 && totals && earlier.totals ? Math.max(0, totals[name] - earlier.totals[name]) / passed : null;
-  if (totals && passed > 0) {
-    charts.messages.add(time, [rate("messages_in"), rate("messages_out")]);
-    charts.bytes.add(time, [rate("bytes_in"), rate("bytes_out")]);
+/** Takes the samples of a status. */
+export function addSamples({ history, uptime_s }) {
+  if (!history) return;
+  const now = Date.now() - uptime_s * 1000;
+  // The answers take differently long. Without this, all samples would move.
+  if (began === undefined || Math.abs(began - now) > 1500) {
+    for (const sample of samples) sample.time += now - (began ?? now);
+    began = now;
   }
-  charts.turns.add(time, latency.turns.add(time, status.turns));
-  setHidden(charts.answers.figure, !status.agent?.answers);
-  charts.answers.add(time, latency.answers.add(time, status.agent?.answers));
-  earlier = status;
+  last = history.next;
+  for (const values of history.samples) {
+    const sample = Object.fromEntries(history.fields.map((name, index) => [name, values[index]]));
+    samples.push({ ...sample, time: began + sample.end_s * 1000, length: sample.length_s * 1000 });
+  }
+  while (samples.length && samples[0].time < Date.now() - KEPT - 10_000) samples.shift();
+  if (history.samples.length) drawCharts();
+}
+
+function drawCharts() {
+  for (const { chart, fields } of charts)
+    chart.set(samples.map((sample) => ({ time: sample.time, length: sample.length, values: fields.map((name) => sample[name] ?? null) })));
+  setHidden(charts[3].chart.figure, !of("agent").length);
 }
 
 /** Draws the charts again, after the page was hidden. */
 export function redrawCharts() {
-  for (const chart of Object.values(charts)) chart.draw();
+  for (const { chart } of charts) chart.draw();
 }
 
-/** Leaves a gap in the charts and forgets what differences are taken from. */
-export function breakCharts() {
-  if (!earlier) return;
-  earlier = undefined;
-  for (const one of Object.values(latency)) one.reset();
-  for (const chart of Object.values(charts)) chart.add(Date.now(), [null, null]);
+/** Forgets what differences are taken from, because answers are missing. */
+export function breakRates() {
   forgetRates();
   forgetUsage();
+  forgetPrograms();
+}
+
+/** Forgets the samples, because another server process has answered. They stay in the charts, and a gap follows. */
+export function forgetSamples() {
+  last = 0;
+  began = undefined;
+  breakRates();
 }
 
 export function showFigures() {
@@ -80,11 +107,6 @@ export function showFigures() {
     figures.push(
       ["agent sessions", formatCount(agentRoutes().reduce((sum, { fields }) => sum + (fields.sessions ?? 0), 0))],
       ["waiting requests", formatCount(status.agent?.waiting ?? 0)],
-    );
-  if (status.totals)
-    figures.push(
-      ["messages so far", formatCount(status.totals.messages_in + status.totals.messages_out)],
-      ["traffic so far", formatBytes(status.totals.bytes_in + status.totals.bytes_out)],
     );
   const list = $("figures");
   if (list.childElementCount !== figures.length)

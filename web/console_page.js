@@ -1,5 +1,4 @@
-// Parts of the console that its sections share: the sections with their links at the top, links to other pages, and what filters
-// and shortens tables.
+// Parts of the console that its sections share: the sections with their links at the top, links to other pages, and what is in sight.
 
 import { element, serverUrl, token } from "./common.js";
 import { pollers } from "./console_requests.js";
@@ -8,17 +7,16 @@ import { formatCount, setHidden, setText } from "./view.js";
 /** The element with an id. */
 export const $ = (id) => document.getElementById(id);
 
-/** The rows that each "Show more" adds to a table. */
-const MORE_ROWS = 100;
-
 // --- Sections --------------------------------------------------------------------------------------------------------
 
 const SECTIONS = {
   overview: "Overview",
   services: "Services",
   processes: "Processes",
+  programs: "Programs",
   clients: "Clients",
   agents: "Agents",
+  mcp: "MCP",
   links: "Links",
   log: "Log",
   try: "Messages",
@@ -77,7 +75,27 @@ export function pageLink(text, path, keys = {}, attributes = {}) {
   );
 }
 
-// --- Tables ----------------------------------------------------------------------------------------------------------
+// --- What is in sight ------------------------------------------------------------------------------------------------
+
+/** The sections of which a part is in the window, or nearly. */
+const inSight = new Set();
+const observer = new IntersectionObserver(
+  (entries) => {
+    for (const { target, isIntersecting } of entries) {
+      if (isIntersecting) inSight.add(target.id);
+      else inSight.delete(target.id);
+    }
+    for (const poller of Object.values(pollers)) poller.plan();
+  },
+  { rootMargin: "200px" },
+);
+for (const id of Object.keys(SECTIONS)) observer.observe($(id));
+
+/** Whether somebody may look at a section. */
+export const isInSight = (id) => inSight.has(id);
+pollers.processes.isInSight = () => isInSight("processes");
+pollers.log.isInSight = () => isInSight("log");
+pollers.links.isInSight = () => isInSight("links");
 
 /** Whether one of the texts contains the words of a filter field. */
 export function matches(field, ...texts) {
@@ -88,32 +106,13 @@ export function matches(field, ...texts) {
     .every((word) => all.includes(word));
 }
 
-/** Shows the note below a table: that it is empty, or how many rows it leaves out. */
-export function setEmpty(node, table, shown, total, none, filter) {
-  const left = total - shown;
-  const text =
-    left > 0 && shown > 0
-      ? `and ${formatCount(left)} more`
-      : shown > 0
-        ? ""
-        : filter?.value
-          ? "Nothing matches the filter."
-          : none;
-  if (!node.firstElementChild) {
-    const more = () => {
-      table.limit += MORE_ROWS;
-      for (const poller of Object.values(pollers)) poller.hurry();
-    };
-    node.append(
-      element("span"),
-      element(
-        "button",
-        { onclick: more, "aria-label": `Show more rows of ${table.table.id.replace("-table", "")}` },
-        "Show more",
-      ),
-    );
+/** Copies the text of a field. Browsers offer the clipboard to pages of https and of this machine; elsewhere the old command is tried. */
+export async function copy(input) {
+  try {
+    await navigator.clipboard.writeText(input.value);
+    return true;
+  } catch {
+    input.select();
+    return document.execCommand("copy");
   }
-  setText(node.firstElementChild, text);
-  setHidden(node.lastElementChild, !(left > 0 && shown > 0 && table.limit < 1000));
-  setHidden(node, !text);
 }

@@ -3,8 +3,10 @@
 import { element, formatBytes } from "./common.js";
 import { isTalkative, showPresets } from "./console_messages.js";
 import { $, pageLink, showSection } from "./console_page.js";
-import { identity, isBelow, KINDS, may, of, routeFields, services, status } from "./console_state.js";
-import { fillActions, formatCount, setHidden, Table } from "./view.js";
+import { hasTerminal, identity, isDemo, KINDS, may, of, routeFields, services, status } from "./console_state.js";
+import { offerCommand } from "./console_links.js";
+import { Table } from "./console_table.js";
+import { formatCount, setHidden } from "./view.js";
 
 /** What a route does at present, in a few words. */
 function describe({ path, service }) {
@@ -43,60 +45,54 @@ function describe({ path, service }) {
   return parts.join(", ");
 }
 
-/** The number of clients of a route, unless the status lists only some clients. */
-function clientsOf({ path }) {
-  return status.next ? undefined : status.clients.filter((client) => isBelow(client.path, path)).length;
+/** The number of clients of a route. */
+const clientsOf = ({ path }) => status.clients_by_route?.[path] ?? (services.length === 1 ? status.client_count : 0);
+
+/** The control of a service: a link, or the command that does the same where this build has no page. */
+function offer(item) {
+  if (item.service === "terminal" && may("use"))
+    return hasTerminal()
+      ? pageLink("Open a terminal", item.path)
+      : element("button", { onclick: () => offerCommand("Open a terminal", item.path) }, "Open a terminal");
+  const hasSessions = item.service === "agent" && routeFields(item.path).agent;
+  if (hasSessions && may("use")) return pageLink("Open the agent", item.path);
+  if (hasSessions && identity.auth && may("watch")) return pageLink("Watch a session", item.path);
+  const jump = (text, section, focused) =>
+    element(
+      "a",
+      {
+        href: `#${section}`,
+        onclick: (event) => {
+          event.preventDefault();
+          focused().focus();
+        },
+      },
+      text,
+    );
+  if (item.service === "processes" && may("all")) return jump("Run a command", "processes", () => $("spawn-command"));
+  if (isDemo() && isTalkative(item) && may("use"))
+    return jump("Send messages", "try", () => {
+      $("try-path").value = item.path;
+      showPresets();
+      return $("try-connect");
+    });
+  return [];
 }
 
-const servicesTable = new Table($("services-table"), 560, ({ path }) => path, [
-  { name: "Path", kind: "main mono", text: ({ path }) => path },
-  { name: "Service", kind: "tight", text: ({ service }) => KINDS[service] ?? service },
-  {
-    name: "Clients",
-    kind: "number",
-    value: clientsOf,
-    text: (item) => String(clientsOf(item) ?? ""),
-  },
-  { name: "Now", kind: "text", text: describe },
-  {
-    name: "Actions",
-    kind: "actions",
-    fill: (cell, item) =>
-      fillActions(cell, () => {
-        if (item.service === "terminal" && may("use")) return pageLink("Open a terminal", item.path);
-        const hasSessions = item.service === "agent" && routeFields(item.path).agent;
-        if (hasSessions && may("use")) return pageLink("Open the agent", item.path);
-        if (hasSessions && identity.auth && may("watch")) return pageLink("Watch a session", item.path);
-        if (item.service === "processes" && may("all"))
-          return element(
-            "a",
-            {
-              href: "#processes",
-              onclick: (event) => {
-                event.preventDefault();
-                $("spawn-command").focus();
-              },
-            },
-            "Run a command",
-          );
-        if (isTalkative(item) && may("use"))
-          return element(
-            "a",
-            {
-              href: "#try",
-              onclick: (event) => {
-                event.preventDefault();
-                $("try-path").value = item.path;
-                showPresets();
-                $("try-connect").focus();
-              },
-            },
-            "Send messages",
-          );
-        return [];
-      }),
-  },
-]);
+const servicesTable = new Table("services", 560, {
+  key: ({ path }) => path,
+  title: ({ path }) => `the service at ${path}`,
+  none: "No services.",
+  detail: (item) => ({ ...item, clients: clientsOf(item), ...routeFields(item.path) }),
+  columns: [
+    { name: "Path", kind: "main mono", text: ({ path }) => path },
+    { name: "Service", kind: "tight", text: ({ service }) => KINDS[service] ?? service },
+    { name: "Clients", kind: "number", value: clientsOf, text: (item) => formatCount(clientsOf(item)) },
+    { name: "Now", kind: "text", text: describe },
+  ],
+  actions: (row) => offer(row.item),
+});
+servicesTable.limit = 1000;
 
 /** Updates lists of services in forms. */
 function fillOptions(select, list) {
@@ -110,12 +106,9 @@ function fillOptions(select, list) {
   if (list.some(({ path }) => path === value)) select.value = value;
 }
 
-servicesTable.changed = () => showServices();
-servicesTable.limit = 1000;
-
 export function showServices() {
   showSection("services", services.length > 0);
-  servicesTable.show(servicesTable.first(services));
+  servicesTable.update(services);
   const runners = of("processes");
   fillOptions($("spawn-path"), runners);
   setHidden($("spawn-path"), runners.length < 2);
@@ -123,5 +116,5 @@ export function showServices() {
   const before = $("try-path").shown;
   fillOptions($("try-path"), talkative);
   if ($("try-path").shown !== before) showPresets();
-  showSection("try", talkative.length > 0 && may("use"));
+  showSection("try", isDemo() && talkative.length > 0 && may("use"));
 }

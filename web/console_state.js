@@ -44,6 +44,10 @@ export const may = (scope) => !identity?.auth || SCOPES.indexOf(identity.scope) 
 export const of = (kind) => services.filter(({ service }) => service === kind);
 /** The path to connect to. A route `/live/...` takes every path below `/live/`. */
 export const addressOf = (path) => path.replace(/\.\.\.$/, "");
+/** Whether this build of the server has the page of a terminal. */
+export const hasTerminal = () => status?.pages?.terminal ?? true;
+/** Whether the server is the demo. */
+export const isDemo = () => status?.pages?.demo ?? false;
 /** Whether a path is that of a route, or one that the route takes. */
 export const isBelow = (path, route) => path === route || path.startsWith(`${addressOf(route).replace(/\/$/, "")}/`);
 

@@ -1,9 +1,7 @@
-// The elements of the pages: strings that change in place, dialogs, notes, tables and boxes of lines.
+// The elements of the pages: strings that change in place, dialogs, notes and boxes of lines.
 
 import { element, formatDuration } from "./common.js";
 
-/** The rows that a table shows at first. */
-const FIRST_ROWS = matchMedia("(max-width: 40rem)").matches ? 10 : 20;
 /** The most lines that a box of lines keeps. */
 export const MOST_LINES = 1000;
 
@@ -49,7 +47,7 @@ export const plain = (text) =>
     .replace(/\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])/g, "")
     .replace(/[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
 
-/** Shows a short message in a corner. Errors stay until they are dismissed. */
+/** Shows a short message in a corner. Errors stay until they are dismissed. Returns its element. */
 export function note(text, isError = false) {
   const notes = document.getElementById("notes");
   const close = element("button", { "aria-label": "Dismiss", onclick: () => box.remove() }, "×");
@@ -62,6 +60,24 @@ export function note(text, isError = false) {
   notes.append(box);
   while (notes.childElementCount > 4) notes.firstElementChild.remove();
   if (!isError) setTimeout(() => box.remove(), 6000);
+  return box;
+}
+
+/** Shows that something is pending, if it is for more than a moment, and then its result. */
+export function pendingNote(name) {
+  let box;
+  const timer = setTimeout(() => {
+    box = note(`${name}: pending …`);
+  }, 300);
+  const remove = () => {
+    clearTimeout(timer);
+    box?.remove();
+  };
+  const end = (text, isError) => {
+    remove();
+    note(text, isError);
+  };
+  return { remove, succeed: () => end(`${name}: done`, false), fail: (why) => end(`${name} failed: ${why}`, true) };
 }
 
 /** Shows a dialog and resolves when it is closed. */
@@ -101,98 +117,7 @@ export async function confirm(title, text, action) {
   return (await showDialog(dialog)) === "yes";
 }
 
-// --- Tables and lines ------------------------------------------------------------------------------------------------
-
-/** Compares what columns are sorted by. What is missing comes last, in either direction. */
-function compare(a, b, direction) {
-  const isMissing = (value) => value === undefined || value === null || value === "";
-  if (isMissing(a) || isMissing(b)) return isMissing(a) - isMissing(b);
-  if (typeof a === "number" && typeof b === "number") return direction * (a - b);
-  return direction * String(a).localeCompare(String(b), undefined, { numeric: true });
-}
-
-/**
- * A table whose rows are updated in place. A column is `{name, kind, text}` with the text of an item, or `{name, kind, fill}`
- * with a function that updates the cell for an item; `fill` gets the cell and the item, and is called at each update. A column with
- * `text` or `value` can be sorted: by the `value` of an item, or else by its text. `changed` is called when the order was chosen.
- * Below a width of `least` pixels, each row is a card.
- */
-export class Table {
-  constructor(table, least, key, columns) {
-    this.key = key;
-    this.columns = columns;
-    this.limit = FIRST_ROWS;
-    new ResizeObserver(([{ contentRect }]) => table.classList.toggle("cards", contentRect.width < least)).observe(
-      table.parentElement,
-    );
-    this.rows = new Map();
-    this.changed = () => {};
-    this.heads = columns.map((column) => {
-      const { name, kind, text, value, head } = column;
-      const isSorted = Boolean(text || value);
-      const sort = () => this.sortBy(column);
-      const content = isSorted ? element("button", { class: "sort", onclick: sort }, name) : element("span", { class: "visually-hidden" }, name);
-      return element("th", { class: kind, role: "columnheader", scope: "col" }, head ?? content);
-    });
-    this.body = element("tbody", { role: "rowgroup" });
-    this.table = table;
-    table.setAttribute("role", "table");
-    table.setAttribute("aria-labelledby", `${table.id.replace(/-table$/, "")}-title`);
-    table.append(element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, this.heads)), this.body);
-  }
-
-  /** Sorts by a column: numbers from the largest one, and in the other direction the second time. */
-  sortBy(column) {
-    const isAgain = this.column === column;
-    this.direction = isAgain ? -this.direction : column.kind === "number" ? -1 : 1;
-    this.column = column;
-    this.heads.forEach((head, index) => {
-      if (this.columns[index] === column) head.setAttribute("aria-sort", this.direction > 0 ? "ascending" : "descending");
-      else head.removeAttribute("aria-sort");
-    });
-    this.changed();
-  }
-
-  /** The items that the table has room for, in the order that was chosen. */
-  first(items) {
-    const { column, direction } = this;
-    const by = column && (column.value ?? column.text);
-    const sorted = by ? items.map((item) => [by(item), item]).sort(([a], [b]) => compare(a, b, direction)).map(([, item]) => item) : items;
-    return sorted.slice(0, this.limit);
-  }
-
-  show(items) {
-    const seen = new Set();
-    let before = this.body.firstElementChild;
-    for (const item of items) {
-      const key = this.key(item);
-      seen.add(key);
-      let row = this.rows.get(key);
-      if (!row) {
-        row = element(
-          "tr",
-          { role: "row" },
-          this.columns.map(({ name, kind }) => element("td", { class: kind, role: "cell", "data-name": name })),
-        );
-        this.rows.set(key, row);
-      }
-      row.item = item;
-      this.columns.forEach(({ text, fill }, index) => {
-        const cell = row.children[index];
-        if (fill) fill(cell, item, row);
-        else setText(cell, text(item));
-      });
-      if (row === before) before = row.nextElementSibling;
-      else this.body.insertBefore(row, before);
-    }
-    for (const [key, row] of this.rows)
-      if (!seen.has(key)) {
-        row.remove();
-        this.rows.delete(key);
-      }
-    setHidden(this.table, this.rows.size === 0);
-  }
-}
+// --- Cells and lines -------------------------------------------------------------------------------------------------
 
 /** Fills a cell with a colored dot and a label. */
 export function fillState(cell, kind, text, title = "") {
@@ -209,11 +134,6 @@ export function fillPair(cell, text, small) {
   if (!cell.firstElementChild) cell.append(element("span"), " ", element("small"));
   setText(cell.firstElementChild, text);
   setText(cell.lastElementChild, small);
-}
-
-/** Adds a row's controls once. */
-export function fillActions(cell, make) {
-  cell.firstElementChild ?? cell.append(element("div", { class: "actions-row" }, make()));
 }
 
 /** A box of lines that stays at its end unless the reader has scrolled up. */

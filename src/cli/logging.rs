@@ -15,8 +15,8 @@ use serde_json::{Map, Value};
 use self::json::Recent;
 use self::limiter::{Limiter, Rate};
 use super::output::{Colors, LineOutput};
-use crate::Metrics;
-use crate::sys::{NonblockingFd, is_terminal_raw};
+use crate::sys::{NonblockingFd, granted_memory, is_terminal_raw};
+use crate::{Metrics, StatusFields};
 
 /// The maximum length of a line in bytes. On Linux, a pipe accepts a write of this length entirely or not at all.
 const MAX_LINE: usize = 4096;
@@ -148,6 +148,18 @@ pub(super) fn metrics(out: &mut Metrics) {
         "Lines of the log that were not written because standard error was blocked.",
         state.output.dropped_in_total(),
     );
+}
+
+/// What the health of the program says about its log and its memory.
+pub(super) fn health() -> StatusFields {
+    let state = state();
+    let health = StatusFields::new()
+        .set("suppressed_lines", state.suppressed)
+        .set("dropped_lines", state.output.dropped_in_total());
+    match granted_memory() {
+        Some(bytes) => health.set("memory_limit", bytes),
+        None => health,
+    }
 }
 
 /// A line as a terminal shows it. A terminal in raw mode begins a new line in the same column without a carriage return.

@@ -24,7 +24,7 @@ use crate::demo::Demo;
 use crate::service::Routes;
 use crate::service::agent::AgentProtocol;
 use crate::sys::{NonblockingFd, take_descriptor};
-use crate::web::{RoutePage, Site};
+use crate::web::{ConsolePlace, RoutePage, Site};
 use crate::{Access, Config, Ended, Listen, ListenAddress, Reload, Server, Service, Token, Tokens};
 
 /// How long to wait for room on standard output for the `listening` lines.
@@ -118,14 +118,27 @@ fn routes(command: &'static Command, settings: &Settings) -> io::Result<Routes> 
         }
         pages.push((endpoint, route_page(command, own)));
     }
-    if command.has_console || pages.iter().any(|(_, page)| *page != RoutePage::None) {
-        if command.has_console {
+    let console = console_place(command, settings);
+    let has_console = console != ConsolePlace::Nowhere;
+    if has_console || pages.iter().any(|(_, page)| *page != RoutePage::None) {
+        if has_console {
             logging::keep_recent();
         }
-        let site = Site::new(pages, command.has_console, logging::recent);
+        let site = Site::new(pages, console, command.is_demo(), logging::recent);
         routes = routes.pages(Box::new(site));
     }
     routes.build().map_err(io::Error::other)
+}
+
+/// Where the console is.
+fn console_place(command: &Command, settings: &Settings) -> ConsolePlace {
+    if settings.has("console") {
+        ConsolePlace::AlsoAtRoute
+    } else if command.has_console {
+        ConsolePlace::Root
+    } else {
+        ConsolePlace::Nowhere
+    }
 }
 
 /// What a browser sees at the path of a service. The page for agents speaks the Agent Client Protocol with a shared agent.
@@ -153,6 +166,7 @@ fn serve(
     let config = Config {
         listen: take_sockets(&settings.listen)?,
         extra_metrics: Some(logging::metrics),
+        extra_health: Some(logging::health),
         ..std::mem::take(&mut settings.server)
     };
     let kept = Config {
@@ -341,10 +355,16 @@ fn address_lines(
         }
         let root = format!("{}/", settings.server.base_path);
         // The page at the path of the process API is the console.
+        let place = console_place(command, settings);
+        let hides_console = |one: &Served<'_>| match one.page {
+            RoutePage::Processes => false,
+            RoutePage::None => place == ConsolePlace::Root,
+            RoutePage::Terminal | RoutePage::Agent => true,
+        };
         let has_root = endpoints
             .iter()
-            .any(|one| one.path == root && one.page != RoutePage::Processes);
-        if command.has_console && !has_root {
+            .any(|one| one.path == root && hides_console(one));
+        if place != ConsolePlace::Nowhere && !has_root {
             let page = page_url(address, &root, settings.generated_token());
             let _ = writeln!(text, "outrigger: console at {page}");
         }

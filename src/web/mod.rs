@@ -5,7 +5,10 @@
 //! makes.
 
 use crate::service::{Endpoint, Pages};
-use crate::{ClientId, Context, Rejection, Request, Response, Route, Scope, Service, StatusCode};
+use crate::{
+    ClientId, Context, Rejection, Request, Response, Route, Scope, Service, StatusCode,
+    StatusFields,
+};
 
 /// The prefix of the paths of the pages' files, and of what only the pages use.
 const PREFIX: &str = "/.outrigger/";
@@ -36,13 +39,25 @@ pub(crate) enum RoutePage {
     Agent,
 }
 
+/// Where the console is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConsolePlace {
+    Nowhere,
+    /// At `/`, unless a route is there.
+    Root,
+    /// At `/`, unless a route with a page of its own is there.
+    AlsoAtRoute,
+}
+
 /// Answers the requests of browsers for pages, and those of the console for the log.
 #[derive(Debug)]
 pub(crate) struct Site {
     /// The routes of the server.
     routes: Vec<(Endpoint, RoutePage)>,
-    /// Whether the console is at `/`, unless a route is there.
-    has_console: bool,
+    /// Where the console is.
+    console: ConsolePlace,
+    /// Whether the server is the demo, in which people send messages to services by hand.
+    is_demo: bool,
     /// The lines of the log after a number, as JSON.
     log: fn(after: Option<u64>) -> String,
 }
@@ -50,12 +65,14 @@ pub(crate) struct Site {
 impl Site {
     pub(crate) fn new(
         routes: Vec<(Endpoint, RoutePage)>,
-        has_console: bool,
+        console: ConsolePlace,
+        is_demo: bool,
         log: fn(Option<u64>) -> String,
     ) -> Self {
         Self {
             routes,
-            has_console,
+            console,
+            is_demo,
             log,
         }
     }
@@ -66,14 +83,18 @@ impl Site {
             return None;
         }
         let Some(index) = route else {
-            return (self.has_console && request.path() == "/").then_some("console.html");
+            let has_console = self.console != ConsolePlace::Nowhere;
+            return (has_console && request.path() == "/").then_some("console.html");
         };
         let (endpoint, page) = self.routes.get(index)?;
         if !accepts_html(request) {
             return None;
         }
         match page {
-            RoutePage::None => None,
+            RoutePage::None => {
+                let is_here = self.console == ConsolePlace::AlsoAtRoute && request.path() == "/";
+                is_here.then_some("console.html")
+            }
             RoutePage::Terminal => Some("terminal.html"),
             RoutePage::Agent => Some("agent.html"),
             RoutePage::Processes => match endpoint.below(request.path())? {
@@ -154,28 +175,13 @@ fn is_read(request: &Request<'_>) -> bool {
 /// Whether the caller is a browser that opens an address: it accepts HTML by name, and sends no token in a header. Some
 /// libraries for programs accept HTML by name, too.
 fn accepts_html(request: &Request<'_>) -> bool {
-    accepts(request, "accept", "text/html") && request.header("authorization").is_none()
+    request.accepts("accept", "text/html") && request.header("authorization").is_none()
 }
 
 /// Whether the caller accepts gzip. It does if it names no encodings (RFC 9110 section 12.5.3).
 fn accepts_gzip(request: &Request<'_>) -> bool {
     const FIELD: &str = "accept-encoding";
-    request.header(FIELD).is_none()
-        || accepts(request, FIELD, "gzip")
-        || accepts(request, FIELD, "*")
-}
-
-/// Whether a field names something that the caller accepts. The weight 0 means that it does not (RFC 9110 section 12.4.2).
-fn accepts(request: &Request<'_>, field: &str, name: &str) -> bool {
-    let mut accepted = request.list(field);
-    accepted.any(|one| {
-        let mut parts = one.split(';').map(str::trim);
-        let is_named = parts
-            .next()
-            .is_some_and(|one| one.eq_ignore_ascii_case(name));
-        let is_zero = |weight: &str| weight.parse() == Ok(0.0_f32);
-        is_named && !parts.any(|part| part.strip_prefix("q=").is_some_and(is_zero))
-    })
+    request.header(FIELD).is_none() || request.accepts(FIELD, "gzip") || request.accepts(FIELD, "*")
 }
 
 impl Pages for Site {
@@ -196,6 +202,13 @@ impl Service for Site {
         } else {
             route.with_scope(Scope::Metrics).public()
         })
+    }
+
+    fn status(&self) -> StatusFields {
+        let pages = StatusFields::new()
+            .set("terminal", cfg!(feature = "web"))
+            .set("demo", self.is_demo);
+        StatusFields::new().set("pages", pages)
     }
 
     fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, _: &[u8]) {

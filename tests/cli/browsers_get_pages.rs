@@ -830,6 +830,47 @@ fn pages_are_sent_compressed_to_all_who_accept_it() {
     }
 }
 
+#[test]
+fn any_server_has_a_console_if_it_is_asked_for_one() {
+    let with = Server::start(&["app"], &["--console", "--path", "/", "--", "cat"]);
+    let page = with.send("GET /", BROWSER);
+    assert!(page.text().contains("/.outrigger/web/console.js"));
+    // Other clients get what they got before.
+    let other = with.send("GET /", &format!("Accept: */*\r\n{AUTHORIZED}"));
+    assert_eq!(other.status, 426);
+    let log = with.send("GET /.outrigger/log", AUTHORIZED);
+    assert!(log.text().contains("started"), "{}", log.text());
+    let status = with.send("GET /status", AUTHORIZED).text();
+    let status: Value = status.parse().expect("JSON");
+    let pages = json!({"terminal": cfg!(feature = "web"), "demo": false});
+    assert_eq!(status["pages"], pages);
+    let without = Server::start(&["app"], &["--path", "/", "--", "cat"]);
+    assert_eq!(without.status("GET /", BROWSER), 401);
+}
+
+#[test]
+fn figures_are_sent_compressed_to_who_accepts_it() {
+    let server = Server::with_all_pages();
+    let plain = server.send("GET /status", AUTHORIZED);
+    assert_eq!(plain.field("Content-Encoding"), None);
+    let fields = format!("{AUTHORIZED}Accept-Encoding: br, gzip\r\n");
+    for line in ["GET /status", "GET /metrics"] {
+        let answer = server.send(line, &fields);
+        let is_compressed = cfg!(feature = "deflate").then_some("gzip");
+        assert_eq!(answer.field("Content-Encoding"), is_compressed, "{line}");
+        assert!(answer.text().contains("client"), "{line}");
+    }
+    // A service's answers are compressed for the console alone.
+    let line = "GET /process/spec.json";
+    assert_eq!(server.send(line, &fields).field("Content-Encoding"), None);
+    let console = server.send(line, &format!("{fields}Outrigger-Console: 1\r\n"));
+    assert!(console.text().contains("openapi"));
+    assert_eq!(
+        console.field("Content-Encoding").is_some(),
+        cfg!(feature = "deflate")
+    );
+}
+
 #[cfg(feature = "web")]
 #[test]
 fn the_page_of_a_terminal_and_its_files_are_there() {

@@ -59,6 +59,7 @@ run_web() {
   node tests/interop/web_terminal.js
   node tests/interop/web_prefix.js
   node tests/interop/web_console.js
+  node tests/interop/web_console_load.js
   node tests/interop/web_agent.js
 }
 run_examples() {

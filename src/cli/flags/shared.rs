@@ -54,6 +54,12 @@ pub(super) const FLAGS: &[Flag] = &[
     },
     LOG,
     LOG_FORMAT,
+    Flag {
+        name: "console",
+        default_note: Some("on for processes, serve and demo, unless a route is at /"),
+        help: "serve the console for browsers at /, unless a page of the service is there",
+        ..Flag::BASE
+    },
 ];
 
 pub(crate) const PASS_ENV: Flag = Flag {

@@ -117,11 +117,10 @@ fn cut_longest(record: &mut Map<String, Value>) -> bool {
     }
 }
 
-/// The maximum number of lines that are kept.
-const MOST_LINES: usize = 500;
-
-/// The maximum number of bytes that are kept, counting the texts.
-const MOST_BYTES: usize = 256 << 10;
+/// The maximum number of lines that are kept, and of the bytes of their texts: of warnings and errors, and of the other levels. A
+/// flood of information leaves the errors before it.
+const MOST_SEVERE: (usize, usize) = (200, 64 << 10);
+const MOST_OTHER: (usize, usize) = (500, 256 << 10);
 
 /// The maximum length of the text of a line in bytes.
 const MAX_TEXT: usize = 4096;
@@ -130,19 +129,40 @@ const MAX_TEXT: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     is_on: bool,
-    lines: VecDeque<KeptLine>,
-    /// The number of bytes of all texts.
-    bytes: usize,
+    severe: KeptLines,
+    other: KeptLines,
     /// The number of the last line, counted from 1.
     last: u64,
 }
 
+/// Lines in the order of their numbers.
+#[derive(Debug, Default)]
+struct KeptLines {
+    lines: VecDeque<KeptLine>,
+    /// The number of bytes of all texts.
+    bytes: usize,
+}
+
 #[derive(Debug)]
 struct KeptLine {
+    number: u64,
     time: String,
     level: &'static str,
     target: String,
     text: String,
+}
+
+impl KeptLines {
+    /// Adds a line, and removes the oldest ones beyond a number of lines and bytes.
+    fn push(&mut self, line: KeptLine, most: (usize, usize)) {
+        self.bytes += line.text.len();
+        self.lines.push_back(line);
+        while (self.lines.len() > most.0 || self.bytes > most.1)
+            && let Some(oldest) = self.lines.pop_front()
+        {
+            self.bytes -= oldest.text.len();
+        }
+    }
 }
 
 impl Recent {
@@ -156,35 +176,37 @@ impl Recent {
         if !self.is_on {
             return;
         }
-        let text = &text[..text.floor_char_boundary(MAX_TEXT)];
         self.last += 1;
-        self.bytes += text.len();
-        self.lines.push_back(KeptLine {
+        let line = KeptLine {
+            number: self.last,
             time: time.to_owned(),
             level: level_name(level),
             target: target.to_owned(),
-            text: text.to_owned(),
-        });
-        while self.lines.len() > MOST_LINES || self.bytes > MOST_BYTES {
-            let Some(oldest) = self.lines.pop_front() else {
-                break;
-            };
-            self.bytes -= oldest.text.len();
+            text: text[..text.floor_char_boundary(MAX_TEXT)].to_owned(),
+        };
+        if level <= log::Level::Warn {
+            self.severe.push(line, MOST_SEVERE);
+        } else {
+            self.other.push(line, MOST_OTHER);
         }
     }
 
-    /// The lines that follow the line `after`, or all, as a JSON object.
+    /// The lines that follow the line `after`, or all, as a JSON object. `dropped` is the number of those that are not kept.
     pub(super) fn to_json(&self, after: Option<u64>) -> String {
-        let first = self.last - self.lines.len() as u64 + 1;
-        let after = after.unwrap_or(first - 1);
         // After a restart of the server, the numbers begin again.
-        let after = if after > self.last { 0 } else { after };
-        let numbered = (first..).zip(&self.lines);
-        let lines = numbered.filter(|(number, _)| *number > after);
+        let from = after.filter(|after| *after <= self.last).unwrap_or(0);
+        let kept = self.severe.lines.iter().chain(&self.other.lines);
+        let mut lines: Vec<&KeptLine> = kept.filter(|line| line.number > from).collect();
+        lines.sort_unstable_by_key(|line| line.number);
+        let dropped = match after {
+            Some(_) => self.last - from - lines.len() as u64,
+            None => 0,
+        };
         let lines: Vec<Value> = lines
-            .map(|(number, line)| {
+            .into_iter()
+            .map(|line| {
                 json!({
-                    "seq": number,
+                    "seq": line.number,
                     "time": line.time,
                     "level": line.level,
                     "target": line.target,
@@ -192,7 +214,6 @@ impl Recent {
                 })
             })
             .collect();
-        let dropped = (first - 1).saturating_sub(after);
         json!({"lines": lines, "next": self.last, "dropped": dropped}).to_string()
     }
 }
@@ -306,10 +327,27 @@ mod tests {
         assert_eq!(numbers(&few, None), (vec![1, 2, 3], 3, 0));
         assert_eq!(numbers(&few, Some(2)), (vec![3], 3, 0));
         assert_eq!(numbers(&few, Some(9)), (vec![1, 2, 3], 3, 0));
-        let many = with_lines(MOST_LINES + 10, "x");
+        let many = with_lines(MOST_OTHER.0 + 10, "x");
         let (lines, next, dropped) = numbers(&many, Some(4));
-        assert_eq!((lines.len(), next, dropped), (MOST_LINES, 510, 6));
+        assert_eq!((lines.len(), next, dropped), (MOST_OTHER.0, 510, 6));
         let long = with_lines(100, &"x".repeat(10_000));
-        assert!(long.bytes <= MOST_BYTES && long.lines.len() == MOST_BYTES / MAX_TEXT);
+        let kept = &long.other;
+        assert!(kept.bytes <= MOST_OTHER.1 && kept.lines.len() == MOST_OTHER.1 / MAX_TEXT);
+    }
+
+    #[test]
+    fn a_flood_leaves_the_errors_before_it() {
+        let mut recent = with_lines(1, "first");
+        recent.push("t", Level::Error, "outrigger", "an error");
+        for _ in 0..MOST_OTHER.0 + 3 {
+            recent.push("t", Level::Info, "outrigger", "x");
+        }
+        let (lines, next, dropped) = numbers(&recent, Some(0));
+        assert_eq!((lines[0], lines[1], next, dropped), (2, 6, 505, 4));
+        // At most so many errors are kept, too.
+        for _ in 0..MOST_SEVERE.0 + 10 {
+            recent.push("t", Level::Warn, "outrigger", "x");
+        }
+        assert_eq!(recent.severe.lines.len(), MOST_SEVERE.0);
     }
 }
