@@ -10,8 +10,8 @@
 
 mod broadcast;
 mod delivery;
-mod heartbeat;
 mod handshake;
+mod heartbeat;
 mod http;
 mod inbound;
 mod lifecycle;
@@ -30,8 +30,8 @@ use std::time::Duration;
 
 pub(super) use self::broadcast::{Batches, Broadcast};
 pub(super) use self::delivery::{Delivery, WrongCount};
-pub(super) use self::heartbeat::is_heartbeat_name;
 pub(super) use self::handshake::Handshake;
+pub(super) use self::heartbeat::is_heartbeat_name;
 pub(super) use self::inbound::{Inbound, Input, Read, ReadGate, SHORT_READ, Why};
 pub use self::membership::Keep;
 pub(super) use self::membership::{Memberships, TopicId};
