@@ -1,6 +1,6 @@
 // The terminal page: xterm.js on a connection to a terminal or process of the server.
 //
-// The page is at the URL of its WebSocket. Keys of the fragment: `token` (see common.js), `mode=viewer` to watch, and
+// The page is at the URL of its WebSocket. Keys of the fragment: `token` (see common.js), `mode=viewer` to watch, `theme=NAME`, and
 // `renderer=dom` or `renderer=webgl` to choose how xterm.js draws.
 
 import { Terminal } from "./xterm.mjs";
@@ -14,6 +14,12 @@ import { OutriggerAddon, isProcessPath } from "./outrigger_addon.js";
 
 const FONT_SIZE = "outrigger.terminal.fontSize";
 const READER = "outrigger.terminal.screenReader";
+const THEME = "outrigger.terminal.theme";
+const FONT = "outrigger.terminal.font";
+/** The longest text that a program can put into the clipboard. */
+const LARGEST_COPY = 1024 * 1024;
+/** The lines above the end that can be selected on a touch screen. */
+const SELECTABLE = 2000;
 const SMALLEST_FONT = 6;
 const LARGEST_FONT = 40;
 const SCROLLBACK = 10_000;
@@ -38,6 +44,13 @@ const PALETTES = {
     brightBlue: "#2a78d0", brightMagenta: "#a355cf", brightCyan: "#158796", brightWhite: "#f6f8fa",
     scrollbarSliderBackground: "#0000001f", scrollbarSliderHoverBackground: "#00000033", scrollbarSliderActiveBackground: "#00000047",
   },
+  contrast: {
+    background: "#000000", foreground: "#ffffff", cursor: "#ffff00", cursorAccent: "#000000", selectionBackground: "#005fd7",
+    black: "#000000", red: "#ff6b6b", green: "#5fff87", yellow: "#ffff5f", blue: "#87afff", magenta: "#ff87ff", cyan: "#5fffff",
+    white: "#ffffff", brightBlack: "#bcbcbc", brightRed: "#ff8787", brightGreen: "#87ffaf", brightYellow: "#ffff87",
+    brightBlue: "#afd7ff", brightMagenta: "#ffafff", brightCyan: "#87ffff", brightWhite: "#ffffff",
+    scrollbarSliderBackground: "#ffffff66", scrollbarSliderHoverBackground: "#ffffff88", scrollbarSliderActiveBackground: "#ffffffaa",
+  },
 };
 const MATCHES = {
   dark: { matchBackground: "#5a4a1e", activeMatchBackground: "#a07414", matchOverviewRuler: "#a07414", activeMatchColorOverviewRuler: "#e3b04b" },
@@ -55,7 +68,20 @@ const store = (key, value) => { try { localStorage.setItem(key, value); } catch 
 // The terminal.
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const palette = () => dark.matches ? PALETTES.dark : PALETTES.light;
+const THEMES = { system: "As the system", dark: "Dark", light: "Light", contrast: "High contrast" };
+/** The name of a palette. The address decides, then what was chosen in the dialog, then the system. */
+function themeName() {
+  const chosen = [fragment.get("theme"), stored(THEME)].find((name) => Object.hasOwn(THEMES, name ?? "")) ?? "system";
+  return chosen === "system" ? (dark.matches ? "dark" : "light") : chosen;
+}
+const palette = () => PALETTES[themeName()];
+const isDark = () => themeName() !== "light";
+const DEFAULT_FONT = getComputedStyle(document.documentElement).getPropertyValue("--mono");
+/** The fonts to use: the chosen one, if the browser has it, and those of the page. */
+function fontFamily() {
+  const chosen = (stored(FONT) ?? "").replace(/["\\;{}<>]/g, "").trim().slice(0, 100);
+  return chosen ? `"${chosen}", ${DEFAULT_FONT}` : DEFAULT_FONT;
+}
 let fontSize = Math.min(LARGEST_FONT, Math.max(SMALLEST_FONT, Number(stored(FONT_SIZE)) || defaultFontSize()));
 
 function defaultFontSize() {
@@ -65,7 +91,7 @@ function defaultFontSize() {
 const terminal = new Terminal({
   allowProposedApi: true, // for the search's and Unicode's addons
   cursorBlink: true,
-  fontFamily: getComputedStyle(document.documentElement).getPropertyValue("--mono"),
+  fontFamily: fontFamily(),
   fontSize,
   lineHeight: 1.1, // with less, the DOM renderer cuts underscores off
   logLevel: "error",
@@ -92,7 +118,10 @@ terminal.loadAddon(serialize);
 terminal.loadAddon(search);
 terminal.loadAddon(new Unicode11Addon());
 terminal.unicode.activeVersion = "11";
+/** An address, which may contain parentheses in pairs, such as `https://en.wikipedia.org/wiki/Outrigger_(nautical)`. */
+const ADDRESS = /https?:\/\/(?:\([^\s"'<>`{}|\\^()]*\)|[^\s"'<>`{}|\\^()])*(?:\([^\s"'<>`{}|\\^()]*\)|[^\s"'<>`{}|\\^()[\]:,.!?;~*])/i;
 terminal.loadAddon(new WebLinksAddon((_event, target) => openLink(target), {
+  urlRegex: ADDRESS,
   hover: (_event, target) => showLink(target),
   leave: () => showLink(""),
 }));
@@ -140,7 +169,13 @@ async function chooseRenderer() {
   } catch { /* the DOM renderer stays */ }
 }
 
-dark.addEventListener("change", () => { terminal.options.theme = palette(); });
+function showTheme() {
+  document.documentElement.dataset.theme = themeName();
+  terminal.options.theme = palette();
+  terminal.options.minimumContrastRatio = themeName() === "contrast" ? 7 : 4.5;
+  terminal.options.fontFamily = fontFamily();
+}
+dark.addEventListener("change", showTheme);
 
 // The size. A writer's terminal fills the window. A viewer's has the writer's size, in letters that fit.
 
@@ -317,11 +352,12 @@ function update() {
 }
 
 let noteTimer;
-/** Says something for a few seconds. */
-function note(text) {
-  find("note").textContent = text;
+/** Says something for a few seconds. `action` is a button beside it: `{text, act}`. */
+function note(text, action) {
+  const button = action && element("button", { type: "button", onclick: () => { note(""); terminal.focus(); action.act(); } }, action.text);
+  find("note").replaceChildren(text, ...(button ? [" ", button] : []));
   clearTimeout(noteTimer);
-  noteTimer = setTimeout(() => { find("note").textContent = ""; }, 8000);
+  if (text) noteTimer = setTimeout(() => note(""), action ? 30_000 : 8000);
 }
 
 let title = "";
@@ -393,6 +429,12 @@ function restartAs(options) {
   layout();
 }
 
+/** Shows the keys of the fragment in the address. */
+function showFragment() {
+  const rest = [...fragment].map(([key, value]) => `${key}=${encodeURIComponent(value)}`).join("&");
+  history.replaceState(history.state, "", serverUrl(pagePath + location.search + (rest && `#${rest}`)));
+}
+
 /** Begins anew: a terminal with a clear screen, a process where its output was received last. */
 function renew(options = {}) {
   restored = false;
@@ -405,8 +447,7 @@ function renew(options = {}) {
   }
   if (options.viewer === false && fragment.get("mode") === "viewer") {
     fragment.delete("mode");
-    const rest = [...fragment].map(([key, value]) => `${key}=${encodeURIComponent(value)}`).join("&");
-    history.replaceState(history.state, "", serverUrl(pagePath + location.search + (rest && `#${rest}`)));
+    showFragment();
   }
   restartAs(options);
   terminal.focus();
@@ -428,8 +469,9 @@ function withModifiers(text) {
     if (sticky.ctrl && /^[@-_a-z ?]$/i.test(text)) modified = text === "?" ? "\x7f" : String.fromCharCode(text.toUpperCase().charCodeAt(0) & 31);
     if (sticky.alt) modified = `\x1b${modified}`;
   } else {
-    const key = /^\x1b[[O]([A-DHF])$/.exec(text);
-    if (key) modified = `\x1b[1;${1 + (sticky.alt ? 2 : 0) + (sticky.ctrl ? 4 : 0)}${key[1]}`;
+    const key = /^\x1b[[O](?:(\d)~|([A-DHF]))$/.exec(text);
+    const modifiers = 1 + (sticky.alt ? 2 : 0) + (sticky.ctrl ? 4 : 0);
+    if (key) modified = key[1] ? `\x1b[${key[1]};${modifiers}~` : `\x1b[1;${modifiers}${key[2]}`;
   }
   if (modified !== text) release();
   return modified;
@@ -477,10 +519,14 @@ terminal.onResize(({ rows, cols }) => {
   find("size").textContent = `${cols}×${rows}`;
 });
 
-/** Copies the selection. Without a secure context, a browser has no clipboard for pages. */
+/** Copies the selection. */
 async function copy() {
   const text = terminal.getSelection();
-  if (!text) return;
+  if (text) await copyText(text);
+}
+
+/** Copies a text after a click or a key. Without a secure context, a browser has no clipboard for pages. */
+async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
@@ -493,6 +539,23 @@ async function copy() {
     terminal.focus();
   }
 }
+
+/**
+ * A program may write to the clipboard (OSC 52), for example vim in a session over ssh. The page says so, because what is pasted next
+ * may be a command. It never tells a program what is in the clipboard. Output from before the connection has been handled before.
+ */
+terminal.parser.registerOscHandler(52, (data) => {
+  const [, encoded] = /^[a-z0-7]*;([A-Za-z0-9+/=]*)$/.exec(data) ?? [];
+  if (!encoded || replay || connection.viewer || encoded.length > LARGEST_COPY) return true;
+  let text;
+  try { text = new TextDecoder().decode(decode(encoded)); } catch { return true; }
+  const count = plural([...text].length, "character", "characters");
+  const copied = () => note(`The program has put ${count} into the clipboard`);
+  // A browser may ask for a click first.
+  const wants = () => note(`The program wants to put ${count} into the clipboard.`, { text: "Copy", act: () => copyText(text).then(copied) });
+  if (!navigator.clipboard) wants(); else navigator.clipboard.writeText(text).then(copied, wants);
+  return true;
+});
 
 let reloading = 0;
 terminal.attachCustomKeyEventHandler((event) => {
@@ -538,25 +601,91 @@ addEventListener("keydown", (event) => {
 find("terminal").addEventListener("paste", (event) => {
   event.preventDefault();
   event.stopPropagation();
-  const text = event.clipboardData?.getData("text/plain") ?? "";
+  paste(event.clipboardData?.getData("text/plain") ?? "");
+}, true);
+
+function paste(text) {
   if (!text || connection.viewer) return;
   if (text.length > LARGEST_PASTE) return note(`The text is too long to paste: ${formatBytes(text.length)}`);
   terminal.paste(terminal.modes.bracketedPasteMode ? text.replaceAll("\x1b", "") : text);
-}, true);
+}
+
+/** Shows a dialog, which is gone once it is closed. The last button is a submit button, with `act`. */
+function showDialog(title, content, { close = "Close", submit, act } = {}) {
+  const cancel = element("button", { type: submit ? "button" : "submit" }, close);
+  const form = element("form", {}, element("h1", { id: "dialog-title" }, title), content,
+    element("div", { class: "actions" }, cancel, submit && element("button", { class: "primary" }, submit)));
+  const dialog = element("dialog", { "aria-labelledby": "dialog-title" }, form);
+  cancel.addEventListener("click", () => dialog.close());
+  form.addEventListener("submit", (event) => { event.preventDefault(); dialog.close(); act?.(); });
+  dialog.addEventListener("close", () => { dialog.remove(); terminal.focus(); });
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}
+
+/** Pastes what is in the clipboard. If the browser does not tell, it can be pasted into a field first. */
+async function pasteFromClipboard() {
+  try {
+    paste(await navigator.clipboard.readText());
+  } catch {
+    const field = element("textarea", { id: "paste-text", rows: "4", autocapitalize: "off", autocomplete: "off", spellcheck: false });
+    const label = element("label", { for: "paste-text" }, "Text");
+    showDialog("Paste", [label, field], { close: "Cancel", submit: "Paste", act: () => paste(field.value) });
+    field.focus();
+  }
+}
+
+/** Shows the text of the terminal in a way that a finger can select. */
+function openSelection() {
+  const buffer = terminal.buffer.active;
+  const end = buffer.baseY + terminal.rows;
+  const lines = [];
+  for (let at = Math.max(0, end - SELECTABLE); at < end; at++) {
+    const line = buffer.getLine(at);
+    const text = line?.translateToString(true) ?? "";
+    if (line?.isWrapped && lines.length) lines[lines.length - 1] += text; else lines.push(text);
+  }
+  const text = lines.join("\n").trimEnd();
+  const area = element("pre", { id: "selectable", tabindex: "0", role: "region", "aria-label": "Text of the terminal" }, text);
+  const dialog = showDialog("Select text", area, { submit: "Copy all", act: () => copyText(text).then(() => note("Copied")) });
+  dialog.classList.add("wide");
+  area.scrollTop = area.scrollHeight;
+}
+
+/** Theme, font and size, which the browser keeps. */
+function openSettings() {
+  const theme = element("select", { id: "setting-theme" },
+    Object.entries(THEMES).map(([name, text]) => element("option", { value: name, selected: (fragment.get("theme") ?? stored(THEME) ?? "system") === name }, text)));
+  const font = element("input", { id: "setting-font", type: "text", value: stored(FONT) ?? "", placeholder: "Monospace of the system", autocomplete: "off", spellcheck: false });
+  const size = element("input", { id: "setting-size", type: "number", min: SMALLEST_FONT, max: LARGEST_FONT, value: fontSize });
+  const row = (text, field) => [element("label", { for: field.id }, text), field];
+  theme.addEventListener("change", () => {
+    if (fragment.delete("theme")) showFragment();
+    store(THEME, theme.value);
+    showTheme();
+  });
+  font.addEventListener("change", () => { store(FONT, font.value); showTheme(); relayout(); });
+  size.addEventListener("change", () => { if (size.checkValidity() && size.value) setFontSize(size.valueAsNumber); });
+  const fields = element("div", { class: "fields" }, row("Theme", theme), row("Font", font), row("Size", size));
+  showDialog("Settings", fields);
+}
+find("settings").addEventListener("click", openSettings);
 
 // The search bar.
 
 const options = () => ({
   caseSensitive: find("find-case").ariaPressed === "true",
   regex: find("find-regex").ariaPressed === "true",
-  decorations: dark.matches ? MATCHES.dark : MATCHES.light,
+  decorations: isDark() ? MATCHES.dark : MATCHES.light,
 });
 
-function seek(forward, incremental = false) {
+/** Finds the next match. Terminals grow downwards, so a search begins at the end and goes up. */
+function seek(forward) {
   const text = find("find-text").value;
   if (!text) { search.clearDecorations(); find("find-count").textContent = ""; find("find").classList.remove("none"); return; }
   try {
-    if (forward) search.findNext(text, { ...options(), incremental }); else search.findPrevious(text, options());
+    if (forward) search.findNext(text, options()); else search.findPrevious(text, options());
   } catch { find("find-count").textContent = "invalid"; }
 }
 
@@ -579,17 +708,17 @@ search.onDidChangeResults(({ resultIndex, resultCount }) => {
   find("find").classList.toggle("none", resultCount === 0);
   find("find-count").textContent = resultCount === 0 ? "none" : resultIndex < 0 ? `${resultCount}+` : `${resultIndex + 1} of ${resultCount}`;
 });
-find("find").addEventListener("submit", (event) => { event.preventDefault(); seek(true); });
+find("find").addEventListener("submit", (event) => { event.preventDefault(); seek(false); });
 find("find").addEventListener("keydown", (event) => {
   if (event.key === "Escape") closeSearch();
-  if (event.key === "Enter" && event.shiftKey && event.target === find("find-text")) { event.preventDefault(); seek(false); }
+  if (event.key === "Enter" && event.shiftKey && event.target === find("find-text")) { event.preventDefault(); seek(true); }
 });
-find("find-text").addEventListener("input", () => seek(true, true));
-find("find-previous").addEventListener("click", () => seek(false));
+find("find-text").addEventListener("input", () => seek(false));
+find("find-next").addEventListener("click", () => seek(true));
 find("find-close").addEventListener("click", closeSearch);
 find("find-open").addEventListener("click", openSearch);
 for (const id of ["find-case", "find-regex"]) {
-  find(id).addEventListener("click", () => { find(id).ariaPressed = String(find(id).ariaPressed !== "true"); seek(true, true); });
+  find(id).addEventListener("click", () => { find(id).ariaPressed = String(find(id).ariaPressed !== "true"); seek(false); });
 }
 
 // Screen readers.
@@ -607,6 +736,17 @@ find("reader").addEventListener("click", () => {
 // The row of keys for touch screens.
 
 const arrow = (letter) => () => terminal.input(`\x1b${terminal.modes.applicationCursorKeysMode ? "O" : "["}${letter}`);
+/** The second row, which "More" shows. */
+const MORE_KEYS = [
+  ["Home", "Home", arrow("H")],
+  ["End", "End", arrow("F")],
+  ["PgUp", "PgUp, page up", () => terminal.input("\x1b[5~")],
+  ["PgDn", "PgDn, page down", () => terminal.input("\x1b[6~")],
+  ["Paste", "Paste", pasteFromClipboard, true],
+  ["Select", "Select text", openSelection, true],
+  ["A−", "A−, smaller letters", () => setFontSize(fontSize - 1)],
+  ["A+", "A+, larger letters", () => setFontSize(fontSize + 1)],
+];
 const KEYS = [
   ["Esc", "Esc", () => terminal.input("\x1b")],
   ["Tab", "Tab", () => terminal.input("\t")],
@@ -631,7 +771,16 @@ function release() {
   }
 }
 
-for (const [text, name, act] of KEYS) {
+const more = element("button", { type: "button", "aria-label": "More keys", "aria-expanded": "false", "aria-controls": "more-keys", tabindex: "-1" }, "⋯");
+more.addEventListener("mousedown", (event) => event.preventDefault());
+more.addEventListener("click", () => {
+  find("more-keys").hidden = !find("more-keys").hidden;
+  more.ariaExpanded = String(!find("more-keys").hidden);
+  relayout();
+});
+
+/** Makes the button of a key. `once`: it does not repeat while it is held. */
+function makeKey([text, name, act, once]) {
   const button = element("button", { type: "button", "aria-label": name, tabindex: "-1", "aria-pressed": typeof act === "string" && "false" }, text);
   // The focus stays in the terminal, so that the on-screen keyboard stays too.
   button.addEventListener("mousedown", (event) => event.preventDefault());
@@ -640,6 +789,7 @@ for (const [text, name, act] of KEYS) {
     button.addEventListener("click", () => { sticky[act] = !sticky[act]; button.ariaPressed = String(sticky[act]); });
   } else {
     button.addEventListener("click", act);
+    if (once) return button;
     let repeat;
     const stop = () => { clearTimeout(repeat); clearInterval(repeat); };
     button.addEventListener("pointerdown", () => {
@@ -649,8 +799,10 @@ for (const [text, name, act] of KEYS) {
     for (const end of ["pointerup", "pointercancel", "pointerleave"]) button.addEventListener(end, stop);
     button.addEventListener("contextmenu", (event) => event.preventDefault());
   }
-  find("keys").append(button);
+  return button;
 }
+find("main-keys").append(...KEYS.map(makeKey), more);
+find("more-keys").append(...MORE_KEYS.map(makeKey));
 
 // A finger scrolls. In a full-screen program it turns the mouse's wheel.
 let finger;
@@ -774,6 +926,7 @@ chooseRenderer();
 restore();
 showTitle();
 showReader();
+showTheme();
 layout();
 update();
 new ResizeObserver(relayout).observe(frame);

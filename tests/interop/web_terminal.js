@@ -2,6 +2,7 @@
 //
 // usage: OUTRIGGER=... NODE_PATH=... node tests/interop/web_terminal.js [PART...]      all parts by default
 // env:   SCREENSHOTS=DIR: saves what the page looks like in this directory
+//        WEB=web: takes the scripts and style sheets from this directory, so that a change needs no build
 const assert = require("node:assert/strict");
 const crypto = require("node:crypto");
 const fs = require("node:fs");
@@ -79,6 +80,18 @@ async function serve(command, ...args) {
 
 const bash = (...options) => serve("terminal", ...options, "--env", "PS1=$ ", "--", "bash", "--norc");
 
+/** Takes the files of the pages from a directory, and those of npm packages from `dist` in it. */
+function serveFrom(context, directory) {
+  const types = { css: "text/css", js: "text/javascript", mjs: "text/javascript" };
+  const content = (name) => [directory, path.join(directory, "dist")].map((one) => path.join(one, name)).find((file) => fs.existsSync(file));
+  // Chromium keeps a page that did not come from the network away from this machine's servers, so HTML comes from the server.
+  return context.route((url) => url.pathname.includes("/.outrigger/web/"), (route) => {
+    const name = path.basename(new URL(route.request().url()).pathname);
+    const file = content(name);
+    return file ? route.fulfill({ body: fs.readFileSync(file), contentType: types[name.split(".").at(-1)] }) : route.continue();
+  });
+}
+
 /** A terminal page. Everything that goes wrong in it fails the test. */
 class Page {
   wrong = [];
@@ -86,6 +99,7 @@ class Page {
   static async open(browser, url, options = {}) {
     const self = new Page();
     self.context = options.context ?? await browser.newContext({ viewport: { width: 900, height: 500 }, ...options });
+    if (process.env.WEB) await serveFrom(self.context, process.env.WEB);
     const page = self.page = await self.context.newPage();
     self.origin = new URL(url).origin;
     page.setDefaultTimeout(DEADLINE);
@@ -254,6 +268,30 @@ const parts = {
     await page.page.keyboard.type("needle");
     await page.page.locator("#find-count", { hasText: "1 of 1" }).waitFor();
     await page.press("Escape");
+    // A search begins at the prompt and goes up.
+    await page.type("clear; for n in {1..60}; do echo straw $n; done\n");
+    await page.shows("\nstraw 60\n$");
+    await page.press("Control+Shift+F");
+    await page.page.keyboard.type("straw ");
+    await page.page.locator("#find-count", { hasText: "60 of 60" }).waitFor();
+    await page.press("Enter");
+    await page.page.locator("#find-count", { hasText: "59 of 60" }).waitFor();
+    await page.press("Shift+Enter");
+    await page.page.locator("#find-count", { hasText: "60 of 60" }).waitFor();
+    await page.press("Escape");
+    await page.type("clear; echo '(see https://example.com/page_(a)/b_(c).)'; echo https://example.com/page\n");
+    await page.shows("\nhttps://example.com/page");
+    for (const [column, address] of [[10, "https://example.com/page_(a)/b_(c)"], [40, ""]]) {
+      const over = await page.page.evaluate((column) => {
+        const buffer = outriggerTerminal.buffer.active;
+        const row = Array.from({ length: outriggerTerminal.rows }, (_, y) => buffer.getLine(buffer.viewportY + y).translateToString(true)).findIndex((line) => line.startsWith("(see"));
+        const box = document.querySelector(".xterm-screen").getBoundingClientRect();
+        return { x: box.left + (column + 0.5) * box.width / outriggerTerminal.cols, y: box.top + (row + 0.5) * box.height / outriggerTerminal.rows };
+      }, column);
+      await page.page.mouse.move(over.x - 3, over.y);
+      await page.page.mouse.move(over.x, over.y);
+      await page.page.waitForFunction((address) => document.querySelector("#link").textContent === address, address);
+    }
     const popup = page.context.waitForEvent("page");
     await page.context.route("https://example.com/**", (route) => route.abort());
     const at = await page.page.evaluate(() => {
@@ -711,6 +749,141 @@ while True:
     await server.stop();
   },
 
+  /** A program writes to the clipboard, and the page says so. It cannot read it, and neither old output nor what is watched counts. */
+  async clipboard(browser) {
+    const server = await serve("processes");
+    const { process_id: id } = await call(server, "/process/spawn", { command: "bash", args: ["--norc"], allocate_tty: true, env: { PS1: "$ " } });
+    const url = `${server.base}/process/${id}/attach#token=${TOKEN}`;
+    const permissions = ["clipboard-read", "clipboard-write"];
+    const page = await Page.open(browser, url, { permissions });
+    const clipboard = (one) => one.page.evaluate(() => navigator.clipboard.readText());
+    await page.shows("\n$");
+    await page.page.evaluate(() => navigator.clipboard.writeText("mine"));
+    const watcher = await Page.open(browser, `${url}&mode=viewer`, { permissions });
+    await watcher.says(/Watching/);
+    // A question, too much, and what is no base64.
+    await page.type(`printf '\\e]52;c;?\\a'; printf '\\e]52;c;%01400000d\\a' 0; printf '\\e]52;c;%%%%\\a'; echo asked\n`);
+    await page.shows("\nasked\n$");
+    assert.equal(await clipboard(page), "mine");
+    await page.type(`printf '\\e]52;c;${Buffer.from("κόσμε copied").toString("base64")}\\a'; echo written\n`);
+    await page.says(/The program has put 12 characters into the clipboard/);
+    assert.equal(await clipboard(page), "κόσμε copied");
+    await watcher.shows("\nwritten\n$");
+    assert.doesNotMatch(await watcher.bar(), /clipboard/);
+    // After a reload, the old output is shown again.
+    await page.page.evaluate(() => navigator.clipboard.writeText("mine"));
+    await page.page.evaluate(() => sessionStorage.removeItem(Object.keys(sessionStorage).find((key) => key.startsWith("outrigger.terminal"))));
+    await page.page.reload();
+    await page.shows("written\n$");
+    await page.says(/Connected/);
+    assert.equal(await clipboard(page), "mine");
+    // A browser that wants a click.
+    await page.page.evaluate(() => { navigator.clipboard.writeText = () => { delete navigator.clipboard.writeText; return Promise.reject(new Error("no")); }; });
+    await page.type(`printf '\\e]52;c;${Buffer.from("clicked").toString("base64")}\\a'\n`);
+    await page.says(/The program wants to put 7 characters into the clipboard/);
+    await page.page.getByRole("button", { name: "Copy", exact: true }).click();
+    await page.says(/The program has put 7 characters/);
+    assert.equal(await clipboard(page), "clicked");
+    await page.close();
+    await watcher.close();
+    await server.stop();
+  },
+
+  /** Theme, font and size: by the dialog, which the browser keeps, and by the address. */
+  async settings(browser) {
+    const server = await bash();
+    const page = await Page.open(browser, `${server.base}${server.path}#token=${TOKEN}`, { colorScheme: "light" });
+    await page.shows("\n$");
+    const background = () => page.page.evaluate(() => [outriggerTerminal.options.theme.background, getComputedStyle(document.querySelector("#bar")).backgroundColor]);
+    const [white, light] = await background();
+    assert.equal(white, "#ffffff");
+    await page.page.getByRole("button", { name: "Settings" }).click();
+    const dialog = page.page.getByRole("dialog", { name: "Settings" });
+    await dialog.getByLabel("Theme").selectOption({ label: "Dark" });
+    await page.page.waitForFunction(() => outriggerTerminal.options.theme.background === "#14171b");
+    assert.notEqual((await background())[1], light);
+    await dialog.getByLabel("Size").fill("20");
+    await dialog.getByLabel("Font").fill("DejaVu Sans Mono\"; color: red");
+    await dialog.getByRole("button", { name: "Close" }).click();
+    await dialog.waitFor({ state: "detached" });
+    const looks = () => page.page.evaluate(() => [outriggerTerminal.options.fontSize, outriggerTerminal.options.fontFamily.split(",")[0], outriggerTerminal.options.theme.background]);
+    const expected = [20, '"DejaVu Sans Mono color: red"', "#14171b"];
+    await page.page.waitForFunction(() => outriggerTerminal.options.fontSize === 20);
+    assert.deepEqual(await looks(), expected);
+    // The focus is back in the terminal, and the program knows the size.
+    await page.type("clear; stty size\n");
+    await page.shows(`\n${(await page.size()).join(" ")}\n`);
+    await page.page.reload();
+    await page.says(/Connected/);
+    assert.deepEqual(await looks(), expected);
+    await page.page.goto(`${server.base}${server.path}#theme=contrast`);
+    await page.page.waitForFunction(() => globalThis.outriggerTerminal?.options.theme.background === "#000000");
+    await page.says(/Connected/);
+    await page.shot("contrast");
+    // A theme that does not exist is that of the system or the chosen one.
+    await page.page.goto(`${server.base}${server.path}#theme=__proto__`);
+    await page.page.waitForFunction(() => globalThis.outriggerTerminal?.options.theme.background === "#14171b");
+    await page.says(/Connected/);
+    await page.page.getByRole("button", { name: "Settings" }).click();
+    await dialog.getByLabel("Theme").selectOption({ label: "As the system" });
+    await page.page.waitForFunction(() => outriggerTerminal.options.theme.background === "#ffffff");
+    assert.equal(new URL(page.page.url()).hash, "");
+    await page.close();
+    await server.stop();
+  },
+
+  /** The keys of a phone: paste, select, page keys, and the size of the letters. */
+  async phone(browser) {
+    const reader = script("keys.py", `
+import os, tty
+tty.setraw(0)
+os.write(1, b"ready\\r\\n")
+while True:
+    os.write(1, repr(os.read(0, 1000)).encode() + b"\\r\\n")
+`);
+    const server = await serve("terminal", "--", "python3", reader);
+    const page = await Page.open(browser, `${server.base}${server.path}#token=${TOKEN}`, {
+      viewport: { width: 390, height: 780 }, hasTouch: true, isMobile: true, permissions: ["clipboard-read", "clipboard-write"],
+    });
+    await page.shows("\nready");
+    const tap = (name) => page.page.getByRole("button", { name, exact: true }).tap();
+    await page.page.getByRole("button", { name: "Home", exact: true }).waitFor({ state: "hidden" });
+    await tap("More keys");
+    for (const [name, bytes] of [["Home", "\\x1b[H"], ["End", "\\x1b[F"], ["PgUp, page up", "\\x1b[5~"], ["PgDn, page down", "\\x1b[6~"], ["Up", "\\x1b[A"]]) {
+      await tap(name);
+      await page.shows(`b'${bytes}'`);
+    }
+    await tap("Ctrl, for the next key");
+    await tap("PgUp, page up");
+    await page.shows("b'\\x1b[5;5~'");
+    const before = await page.page.evaluate(() => outriggerTerminal.options.fontSize);
+    await tap("A+, larger letters");
+    await page.page.waitForFunction((before) => outriggerTerminal.options.fontSize === before + 1, before);
+    await tap("A−, smaller letters");
+    await page.page.waitForFunction((before) => outriggerTerminal.options.fontSize === before, before);
+    await page.page.evaluate(() => navigator.clipboard.writeText("from the clipboard"));
+    await tap("Paste");
+    await page.shows("b'from the clipboard'");
+    // Without the permission, there is a field to paste into.
+    await page.page.evaluate(() => { navigator.clipboard.readText = () => Promise.reject(new Error("no")); });
+    await tap("Paste");
+    const paste = page.page.getByRole("dialog", { name: "Paste" });
+    await paste.getByLabel("Text").fill("by hand");
+    await paste.getByRole("button", { name: "Paste" }).tap();
+    await page.shows("b'by hand'");
+    await tap("Select text");
+    const select = page.page.getByRole("dialog", { name: "Select text" });
+    await select.getByRole("region", { name: "Text of the terminal" }).filter({ hasText: "b'by hand'" }).waitFor();
+    await page.shot("select");
+    await select.getByRole("button", { name: "Copy all" }).tap();
+    await page.says(/Copied/);
+    const inside = await page.page.evaluate(() => document.documentElement.scrollWidth <= innerWidth && [...document.querySelectorAll("#keys button")].every((button) => button.getBoundingClientRect().right <= innerWidth));
+    assert.ok(inside, "the keys fit");
+    await page.shot("phone");
+    await page.close();
+    await server.stop();
+  },
+
   /** A path that begins with two slashes is a path, not a host. */
   async slashes(browser) {
     const server = await bash("--path", "/...");
@@ -811,14 +984,27 @@ while True:
       await page.page.addScriptTag({ path: require.resolve("axe-core") });
       const check = async (what) => {
         const found = await page.page.evaluate(() => axe.run());
-        const serious = found.violations.filter(({ impact }) => impact === "serious" || impact === "critical");
-        assert.deepEqual(serious.map(({ id, nodes }) => [id, nodes.map(({ html }) => html)]), [], `${what}, ${JSON.stringify(options)}`);
+        assert.deepEqual(found.violations.map(({ id, nodes }) => [id, nodes.map(({ html }) => html)]), [], `${what}, ${JSON.stringify(options)}`);
       };
       await page.type("ls --color=always /\n");
       await check("a shell");
       await page.press("Control+Shift+F");
       await check("the search");
       await page.press("Escape");
+      await page.page.getByRole("button", { name: "Settings" }).click();
+      await check("the settings");
+      await page.press("Escape");
+      if (options.isMobile) {
+        await page.page.getByRole("button", { name: "More keys" }).tap();
+        await check("the keys");
+        await page.page.getByRole("button", { name: "Select text" }).tap();
+        await check("the text to select");
+        await page.press("Escape");
+        await page.page.getByRole("button", { name: "Paste" }).tap();
+        await page.page.getByRole("dialog", { name: "Paste" }).waitFor();
+        await check("the field to paste into");
+        await page.press("Escape");
+      }
       await page.press("Control+Shift+E");
       assert.equal(await page.page.evaluate(() => document.activeElement.id), "find-open");
       await page.page.getByRole("button", { name: "Screen reader" }).click();
