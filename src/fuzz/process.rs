@@ -3,7 +3,7 @@
 //! The model of the readers is all output of the program, and what each reader was sent. After each operation, a reader
 //! must have got the output from its start on, in order, with every gap announced. Before that, it was told its role, the
 //! size of the terminal and the other clients, and it knows the latest of them. The readers that the code knows must be those
-//! of the model.
+//! of the model. A reader that asks for the screen gets the one that a terminal shows which has got all output from the start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,12 +12,14 @@ use crate::service::process::attach::{
     Attachments, NewReader, ReaderOutput, Replay, Role, Sharing,
 };
 use crate::service::process::calls::{
-    Call, read_data, read_exec, read_signal, read_size, read_spawn,
+    Call, read_data, read_exec, read_input, read_signal, read_size, read_spawn,
 };
 use crate::service::process::compat::Compat;
 use crate::service::process::dialect::{ClientMessage, Dialect};
 use crate::service::process::responses::{Details, ProgramExit};
-use crate::service::process::scrollback::OutputStream;
+use crate::service::process::screen::{Follower, Format, KeyModes, ScreenSettings};
+use crate::service::process::scrollback::{OutputStream, Scrollback};
+use crate::service::process::waits::Wait;
 use crate::service::process::{AttachEvent, AttachRole, Control, TerminalSize};
 use crate::{ClientId, CloseCode, Message, Time};
 
@@ -40,6 +42,37 @@ struct ReaderModel {
     exit: bool,
     /// Whether it was cut off or taken over.
     ended: bool,
+    /// The rows above the screen that it is to get next.
+    screen: Option<usize>,
+}
+
+/// A terminal that has got all output as it came.
+#[derive(Debug)]
+struct Shown {
+    output: Scrollback,
+    follower: Follower,
+}
+
+const SCREENS: ScreenSettings = ScreenSettings { history: 5 };
+
+impl Shown {
+    fn new(size: TerminalSize) -> Self {
+        Self {
+            output: Scrollback::new(1 << 16),
+            follower: Follower::new(size, SCREENS),
+        }
+    }
+
+    fn add(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let spare = self.output.spare(bytes.len());
+            let count = spare.len();
+            spare.copy_from_slice(&bytes[..count]);
+            self.output.commit(OutputStream::Stdout, count);
+            self.follower.lay_out(&self.output);
+            bytes = &bytes[count..];
+        }
+    }
 }
 
 impl ReaderModel {
@@ -73,6 +106,8 @@ struct ReadersModel {
     waits: bool,
     /// The end of the output that any reader has seen or was sent.
     sent_to: u64,
+    /// The screen, if it is kept.
+    shown: Option<Shown>,
     /// What must be kept after the program was last made to wait: the output from the first offset on, as long as the output
     /// is not longer than the second one.
     kept: Option<(u64, u64)>,
@@ -206,8 +241,15 @@ impl ReaderOutput for ReadersModel {
         self.count(reader);
     }
 
-    fn screen(&mut self, _: ClientId, _: Dialect, _: String, _: u64) {
-        unreachable!("no screen is kept");
+    fn screen(&mut self, reader: ClientId, dialect: Dialect, data: String, offset: u64) {
+        let seen = self.reader(reader, dialect);
+        assert!(seen.greeted);
+        let above = seen.screen.take().expect("it is to get a screen");
+        seen.at = offset;
+        self.sent_to = self.sent_to.max(offset);
+        let shown = self.shown.as_mut().expect("the screen is kept");
+        let expected = shown.follower.rebuild(&shown.output, above);
+        assert_eq!((data, offset), expected);
     }
 
     fn gap(&mut self, reader: ClientId, dialect: Dialect, from: u64, to: u64) {
@@ -256,12 +298,16 @@ pub fn attachments(data: &[u8]) {
     let size = (options & 0x20 == 0).then(TerminalSize::default);
     let capacity = 4096 + usize::from(options >> 4) * 100;
     let waits = options & 0x40 == 0;
-    let mut attachments = Attachments::new(capacity, sharing, size).waiting_for_readers(waits);
+    let screens = (options & 0x80 != 0).then_some(SCREENS);
+    let mut attachments = Attachments::new(capacity, sharing, size)
+        .waiting_for_readers(waits)
+        .with_screen(screens);
     let mut model = ReadersModel {
         room: 1 + usize::from(options & 7),
         sharing: Some(sharing),
         size,
         waits,
+        shown: size.filter(|_| screens.is_some()).map(Shown::new),
         ..ReadersModel::default()
     };
     let mut next = 1;
@@ -286,7 +332,11 @@ pub fn attachments(data: &[u8]) {
                         *byte = (model.written.len() as u8).wrapping_mul(7) ^ operation;
                         model.written.push((*byte, stream));
                     }
+                    let written = spare[..count].to_vec();
                     attachments.commit(stream, count);
+                    if let Some(shown) = &mut model.shown {
+                        shown.add(&written);
+                    }
                 }
                 // Output may be collected for a while.
                 if operation & 0x20 == 0 {
@@ -312,6 +362,13 @@ pub fn attachments(data: &[u8]) {
                 next += 1;
                 let end = attachments.end();
                 let since = end.min(argument as u64 * 50);
+                let replay = Replay {
+                    since: (operation & 8 == 0).then_some(since),
+                    screen: (operation & 0x10 != 0).then_some(argument % 4),
+                };
+                let since = replay.since.unwrap_or(0);
+                let misses = replay.since.is_none() || since < attachments.output().start();
+                let gets_screen = model.shown.is_some() && misses;
                 let seen = ReaderModel {
                     role,
                     dialect,
@@ -323,6 +380,7 @@ pub fn attachments(data: &[u8]) {
                     at: since,
                     exit: false,
                     ended: false,
+                    screen: replay.screen.filter(|_| gets_screen),
                 };
                 model.readers.insert(client, seen);
                 model.sent_to = model.sent_to.max(since);
@@ -333,14 +391,12 @@ pub fn attachments(data: &[u8]) {
                     client,
                     role,
                     dialect,
-                    replay: Replay {
-                        since: Some(since),
-                        screen: None,
-                    },
+                    replay,
                     name: &name(client),
                     title: "title",
                 };
                 attachments.attach(new, &mut model);
+                assert!(model.readers.values().all(|seen| seen.screen.is_none()));
                 assert_eq!(attachments.writer(), model.writer);
                 let takes_input = sharing != Sharing::Single { read_only: true };
                 for other in model.readers.keys() {
@@ -364,6 +420,9 @@ pub fn attachments(data: &[u8]) {
                     cols: 80,
                 };
                 model.size = Some(size);
+                if let Some(shown) = &mut model.shown {
+                    shown.follower.resize(&shown.output, size);
+                }
                 attachments.resize(size, &mut model);
             }
             (2, Some(client)) => {
@@ -405,6 +464,8 @@ pub fn attachments(data: &[u8]) {
             (7, _) => {
                 model.now = model.now + Duration::from_millis(argument as u64 * 20);
                 attachments.tell_clients(model.now, &mut model);
+                let view = attachments.view(argument % 4, Format::Text);
+                assert_eq!(view.is_some(), model.shown.is_some());
             }
             _ => {}
         }
@@ -578,12 +639,18 @@ pub fn process_calls(data: &[u8]) {
         let _ = read_data(body, compat).is_ok() && read_size(body, compat).is_ok();
         let _ = read_signal(body, compat);
     }
+    if let Ok(bytes) = read_input(body, KeyModes::default()) {
+        // A key is at most a few bytes, and a paste without brackets is no longer than its text.
+        assert!(bytes.len() <= 8 * body.len());
+    }
+    let _ = Wait::read(body, Time::default());
     assert!(
         requests[0].is_err() || requests[2].is_ok(),
         "kernel-images accepts more"
     );
     for request in requests.into_iter().flatten() {
         assert!(!request.command[0].is_empty());
+        assert!(request.terminal.is_some() || !request.record);
         let words = request
             .command
             .iter()
@@ -614,6 +681,9 @@ mod tests {
             br#"1{"columns":80,"rows":24}"#,
             b"0ls",
             br#"/spawn                                                      {"command":"sh","args":["a"],"env":{"A":"b"},"cwd":"/","rows":1}"#,
+            br#"/spawn                                                      {"command":"sh","allocate_tty":true,"record":true,"cols":9}"#,
+            br#"/1/input                                                    {"text":"ls","keys":["Enter","C-c","S-F5"],"paste":"\u001bq"}"#,
+            br#"/1/wait                                                     {"text":"a","regex":"^a{2}(b|c)$","idle_ms":9,"timeout_ms":99}"#,
         ] {
             for _ in 0..3000 {
                 let mut data = good.to_vec();

@@ -28,7 +28,7 @@ pub(crate) mod screen;
 pub(crate) mod scrollback;
 pub(crate) mod sink;
 mod terminal;
-mod waits;
+pub(crate) mod waits;
 
 use std::time::Duration;
 

@@ -60,7 +60,7 @@ pub(super) const WAIT: &Schema = &[
 
 /// A call that waits until one of its conditions is true.
 #[derive(Debug)]
-pub(super) struct Wait {
+pub(crate) struct Wait {
     idle: Option<Duration>,
     text: Option<String>,
     regex: Option<Regex>,
@@ -97,7 +97,7 @@ impl Reason {
 
 impl Wait {
     /// Reads the body of `wait`.
-    pub(super) fn read(body: &[u8], now: Time) -> Result<Self, Rejection> {
+    pub(crate) fn read(body: &[u8], now: Time) -> Result<Self, Rejection> {
         let fields = BodyFields::read(body, WAIT, Compat::None)?;
         let number = |name: &str| match fields.number(name) {
             None => Ok(None),
