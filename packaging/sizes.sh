@@ -9,7 +9,7 @@ row() { printf '| %s | %s |\n' "$1" "$2"; }
 row what bytes
 row --- ---
 if [ "${1:-}" = --features ]; then
-  for features in cli "cli tls" "cli client" "cli mcp" default web; do
+  for features in cli "cli tls" "cli client" "cli mcp" "cli screen" default web; do
     options=(--no-default-features --features "$features")
     case $features in
       default) options=() ;;

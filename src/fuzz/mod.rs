@@ -37,12 +37,12 @@ mod framing;
 mod mcp;
 #[cfg(feature = "mcp")]
 mod mcp_sessions;
-#[cfg(feature = "server")]
+#[cfg(feature = "screen")]
 mod process;
 pub(crate) mod protocol;
 #[cfg(feature = "server")]
 mod resume;
-#[cfg(feature = "server")]
+#[cfg(feature = "screen")]
 mod screen;
 #[cfg(feature = "server")]
 mod server;
@@ -59,12 +59,12 @@ pub use framing::{envelope, framing};
 pub use mcp::mcp;
 #[cfg(feature = "mcp")]
 pub use mcp_sessions::mcp_sessions;
-#[cfg(feature = "server")]
+#[cfg(feature = "screen")]
 pub use process::{attachments, control, process_calls};
 pub use protocol::{frame_header, handshake, proxy_header};
 #[cfg(feature = "server")]
 pub use resume::resume;
-#[cfg(feature = "server")]
+#[cfg(feature = "screen")]
 pub use screen::screen;
 #[cfg(feature = "server")]
 pub use server::operations;

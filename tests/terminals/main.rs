@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+#[cfg(feature = "screen")]
 mod a_screen_is_shown_and_waited_for;
 #[cfg(feature = "client")]
 mod a_terminal_is_attached_from_anywhere;
@@ -13,6 +14,7 @@ mod other_terminals_can_attach;
 mod processes_are_reached_over_http;
 mod processes_have_names;
 mod programs_without_a_terminal_are_filters;
+#[cfg(feature = "screen")]
 mod terminals_are_recorded;
 mod terminals_lose_nothing;
 

@@ -189,6 +189,7 @@ const PROCESSES_FLAGS: &[Flag] = &[
         set: |settings, _| turn_on(&mut settings.processes.shared_names),
         ..Flag::BASE
     },
+    #[cfg(feature = "screen")]
     Flag {
         name: "scrollback-lines",
         takes: Takes::One("N"),
@@ -203,6 +204,7 @@ const PROCESSES_FLAGS: &[Flag] = &[
         rejects: &["-1", "100001"],
         ..Flag::BASE
     },
+    #[cfg(feature = "screen")]
     Flag {
         name: "no-screen",
         help: "do not follow what terminals show: clients that ask for a screen get output, and the calls screen, wait and input get 409",

@@ -16,7 +16,9 @@ use std::time::Duration;
 use super::dialect::Dialect;
 use super::messages::{AttachEvent, AttachRole};
 use super::responses::ProgramExit;
-use super::screen::{Follower, Format, KeyModes, ScreenSettings, View};
+use super::screen::{Follower, KeyModes, ScreenSettings};
+#[cfg(feature = "screen")]
+use super::screen::{Format, View};
 use super::scrollback::{OutputStream, Scrollback};
 use crate::sys::TerminalSize;
 use crate::{ClientId, CloseCode, Time};
@@ -204,11 +206,13 @@ impl Attachments {
     }
 
     /// How often the terminal has got another size.
+    #[cfg(feature = "screen")]
     pub(crate) fn resizes(&self) -> u64 {
         self.resizes
     }
 
     /// What the screen shows, with up to `above` rows above it.
+    #[cfg(feature = "screen")]
     pub(crate) fn view(&mut self, above: usize, format: Format) -> Option<View> {
         let screen = self.screen.as_mut()?;
         Some(screen.view(&self.output, above, format))

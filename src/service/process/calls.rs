@@ -704,6 +704,7 @@ mod tests {
             ("ProcessExecRequest", EXEC),
             ("ProcessStdinRequest", STDIN),
             ("ProcessInputRequest", INPUT),
+            #[cfg(feature = "screen")]
             ("ProcessWaitRequest", super::super::waits::WAIT),
             ("ProcessKillRequest", KILL),
             ("ProcessResizeRequest", RESIZE),

@@ -24,10 +24,18 @@ pub(crate) mod program;
 pub(crate) mod programs;
 mod recording;
 pub(crate) mod responses;
+#[cfg(not(feature = "screen"))]
+#[path = "no_screen.rs"]
+pub(crate) mod screen;
+#[cfg(feature = "screen")]
 pub(crate) mod screen;
 pub(crate) mod scrollback;
 pub(crate) mod sink;
 mod terminal;
+#[cfg(not(feature = "screen"))]
+#[path = "no_waits.rs"]
+pub(crate) mod waits;
+#[cfg(feature = "screen")]
 pub(crate) mod waits;
 
 use std::time::Duration;

@@ -106,6 +106,9 @@ impl Processes {
     /// Creates the service, without processes.
     pub fn new(mut config: ProcessesConfig) -> Self {
         config.endpoint = config.endpoint.with_subtree();
+        if cfg!(not(feature = "screen")) {
+            config.screens = None;
+        }
         Self {
             programs: Programs::default(),
             waiting: IdMap::default(),
@@ -272,8 +275,8 @@ impl Processes {
                 screen_response(ctx, program, above, format)
             }
             Action::Wait => {
-                let wait = Wait::read(body, ctx.now())?;
                 self.screened(id)?;
+                let wait = Wait::read(body, ctx.now())?;
                 self.waits.add(ctx, caller, id, wait, &mut self.programs);
                 return Ok(None);
             }
@@ -406,7 +409,7 @@ impl Processes {
                 let output = Attachments::new(self.config.scrollback, Sharing::Shared, size);
                 let waits = self.config.wait_for_readers || is_compatible;
                 let settings = self.config.screens;
-                let settings = settings.map(|history| ScreenSettings { history });
+                let settings = settings.and_then(ScreenSettings::new);
                 Sink::Shared(output.waiting_for_readers(waits).with_screen(settings))
             }
         };

@@ -37,7 +37,7 @@ pub struct ProcessesConfig {
     pub sessions: Vec<SessionCommand>,
     /// Whether names belong to all principals together, instead of each having names of its own.
     pub shared_names: bool,
-    /// Whether the screens of terminals are kept, and how many rows above each.
+    /// Whether the screens of terminals are kept, and how many rows above each. Only a build with the feature `screen` keeps them.
     pub screens: Option<usize>,
     /// How terminals are recorded; `None` if none is.
     pub record: Option<RecordConfig>,

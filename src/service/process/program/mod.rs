@@ -191,11 +191,13 @@ impl Program {
     }
 
     /// For how long there was no output.
+    #[cfg(feature = "screen")]
     pub(crate) fn rested(&self, now: Time) -> Duration {
         now.since(self.last_output)
     }
 
     /// For how long there was no output, no input and no new size. A program that has just got input has not answered it yet.
+    #[cfg(feature = "screen")]
     pub(crate) fn idle(&self, now: Time) -> Duration {
         now.since(self.last_output.max(self.prompted))
     }

@@ -28,6 +28,13 @@ pub(crate) struct ScreenSettings {
     pub(crate) history: usize,
 }
 
+impl ScreenSettings {
+    /// Keeps so many rows above a screen. `None` in a build that keeps no screens.
+    pub(crate) fn new(history: usize) -> Option<Self> {
+        Some(Self { history })
+    }
+}
+
 /// The screen of a program, and the output that is not laid out yet.
 #[derive(Debug)]
 pub(crate) struct Follower {
