@@ -189,6 +189,17 @@ def clients():
     yield bytes([0, 7, 255, 111, 5, 200, 90, 140, 9, 95, 70])
 
 
+def exchanges():
+    events = b": hello\nid: 1\ndata: {}\n\nevent: message\r\ndata: a\r\ndata: b\r\n\r\nretry: 5\ndata\n\n"
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+    for cut in [0, 2, 9]:
+        yield bytes([cut]) + head + b"\r\n" + events
+        yield bytes([cut]) + head + b"Content-Length: %d\r\n\r\n" % len(events) + events
+        chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (events[:20], events[20:]))
+        yield bytes([cut]) + b"HTTP/1.1 103 Hints\r\n\r\n" + head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
+        yield bytes([cut]) + events
+
+
 def process_calls():
     identity = "0b6cad76-7685-4ebf-9650-e237ddd6a2b7"
     bodies = ['{"command":"sh","args":["-c","x"],"env":{"A":"b"},"cwd":"/","rows":1,"cols":2,"timeout_sec":0.5}',
@@ -236,6 +247,7 @@ write("frame_header", headers())
 write("proxy_header", proxy_headers())
 write("connection", conversations())
 write("client", clients())
+write("exchange", exchanges())
 write("deflate", compressed())
 write("operations", operations())
 write("resume", resume())

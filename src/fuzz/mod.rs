@@ -9,6 +9,7 @@
 //! | [`connection`] | a conversation | events and output depend neither on how it is split nor on thresholds |
 //! | [`calls`] | HTTP requests | every body arrives as it was sent |
 //! | [`client`] | bytes from a server, or operations of both sides | events do not depend on how the bytes are split; each side gets what the other has sent |
+//! | [`exchange`] | the response to an HTTP request | its parts do not depend on how it is split; its events are those of a naive parser |
 //! | [`deflate`] | compressed messages | the same as `connection`, and compression round trips |
 //! | [`operations`] | commands of a service | every connection ends once; output is well formed |
 //! | [`resume`] | operations of clients that resume | every message arrives once and in order |
@@ -31,6 +32,7 @@ mod client;
 mod conversation;
 #[cfg(feature = "deflate")]
 mod deflate;
+mod exchange;
 #[cfg(feature = "server")]
 mod framing;
 #[cfg(feature = "mcp")]
@@ -53,6 +55,7 @@ pub use client::client;
 pub use conversation::{calls, connection};
 #[cfg(feature = "deflate")]
 pub use deflate::deflate;
+pub use exchange::exchange;
 #[cfg(feature = "server")]
 pub use framing::{envelope, framing};
 #[cfg(feature = "mcp")]

@@ -28,6 +28,8 @@
 //! assert_eq!(hello.as_message().as_bytes(), b"hello");
 //! ```
 
+mod events;
+mod exchange;
 mod response;
 
 use std::fmt;
@@ -35,6 +37,8 @@ use std::fmt;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
+pub use self::events::{EventParser, EventTooLong, ServerEvent};
+pub use self::exchange::{Exchange, ExchangeEvent, HttpRequest};
 pub use self::response::ResponseHead;
 use super::Input;
 use super::deflate::{Agreement, Offer};

@@ -1,4 +1,4 @@
-//! The body of a request, assembled as it arrives (RFC 9112 sections 6 and 7).
+//! The body of a message, decoded as it arrives (RFC 9112 sections 6 and 7).
 
 use super::head::Framing;
 use super::rejection::{Rejection, StatusCode};
@@ -34,22 +34,22 @@ enum Next {
     Done,
 }
 
-/// A body that is arriving.
+/// Takes a body out of its framing, without keeping it.
 #[derive(Debug)]
-pub struct Body {
-    bytes: Vec<u8>,
+pub(crate) struct BodyDecoder {
     next: Next,
-    max: usize,
+    /// How many more bytes the body may have.
+    room: usize,
     aside: usize,
 }
 
-impl Body {
-    /// Creates an empty body.
+impl BodyDecoder {
+    /// Begins a body of at most `max` bytes.
     ///
     /// # Errors
     ///
     /// The length is known and over `max` bytes.
-    pub fn new(framing: Framing, max: usize) -> Result<Self, Rejection> {
+    pub(crate) fn new(framing: Framing, max: usize) -> Result<Self, Rejection> {
         let next = match framing {
             Framing::Length(0) => Next::Done,
             Framing::Length(length) => match usize::try_from(length) {
@@ -62,63 +62,48 @@ impl Body {
             },
         };
         Ok(Self {
-            bytes: Vec::new(),
             next,
-            max,
+            room: max,
             aside: 0,
         })
     }
 
     /// Whether the body is complete.
-    pub fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.next == Next::Done
     }
 
-    /// The bytes of the body.
-    pub fn into_bytes(self) -> Vec<u8> {
-        self.bytes
-    }
-
-    /// The capacity in bytes.
-    pub(crate) fn capacity(&self) -> usize {
-        self.bytes.capacity()
-    }
-
-    /// Consumes the next part of the body from the input.
+    /// Consumes input up to the end of the next piece of the body, and returns the piece. Returns `None` if the body is complete, or
+    /// if the rest of the input held no byte of it.
     ///
     /// # Errors
     ///
     /// The body is malformed or too long.
-    pub fn push(&mut self, input: &mut Input<'_>) -> Result<(), Rejection> {
+    pub(crate) fn decode<'a>(
+        &mut self,
+        input: &mut Input<'a>,
+    ) -> Result<Option<&'a [u8]>, Rejection> {
         while self.next != Next::Done && !input.is_empty() {
-            match self.next {
-                Next::Fixed(left) => {
-                    let taken = self.take(left, input);
-                    self.next = match left - taken {
-                        0 => Next::Done,
-                        left => Next::Fixed(left),
-                    };
-                }
-                Next::Chunk(left) => {
-                    let taken = self.take(left, input);
-                    self.next = match left - taken {
-                        0 => Next::ChunkCr,
-                        left => Next::Chunk(left),
-                    };
-                }
+            let (left, is_chunk) = match self.next {
+                Next::Fixed(left) => (left, false),
+                Next::Chunk(left) => (left, true),
                 _ => {
                     let byte = input.take(1)[0];
                     self.next = self.step(byte)?;
+                    continue;
                 }
-            }
+            };
+            let piece: &'a [u8] = input.take(left);
+            self.room = self.room.saturating_sub(piece.len());
+            self.next = match (left - piece.len(), is_chunk) {
+                (0, false) => Next::Done,
+                (0, true) => Next::ChunkCr,
+                (left, false) => Next::Fixed(left),
+                (left, true) => Next::Chunk(left),
+            };
+            return Ok(Some(piece));
         }
-        Ok(())
-    }
-
-    fn take(&mut self, most: usize, input: &mut Input<'_>) -> usize {
-        let piece = input.take(most);
-        self.bytes.extend_from_slice(piece);
-        piece.len()
+        Ok(None)
     }
 
     /// Parses one byte between the chunks.
@@ -128,7 +113,7 @@ impl Body {
             (Next::Size { size, begun }, _) => match (char::from(byte).to_digit(16), byte) {
                 (Some(digit), _) => {
                     let size = size.saturating_mul(16).saturating_add(digit as usize);
-                    if self.bytes.len().saturating_add(size) > self.max {
+                    if size > self.room {
                         return Err(too_large());
                     }
                     Next::Size { size, begun: true }
@@ -174,6 +159,54 @@ impl Body {
         if self.aside > MAX_ASIDE {
             let why = "chunk extensions and trailers are too long";
             return Err(Rejection::new(StatusCode::HEADERS_TOO_LARGE, why));
+        }
+        Ok(())
+    }
+}
+
+/// The body of a request that is arriving.
+#[derive(Debug)]
+pub struct Body {
+    bytes: Vec<u8>,
+    decoder: BodyDecoder,
+}
+
+impl Body {
+    /// Creates an empty body.
+    ///
+    /// # Errors
+    ///
+    /// The length is known and over `max` bytes.
+    pub fn new(framing: Framing, max: usize) -> Result<Self, Rejection> {
+        Ok(Self {
+            bytes: Vec::new(),
+            decoder: BodyDecoder::new(framing, max)?,
+        })
+    }
+
+    /// Whether the body is complete.
+    pub fn is_complete(&self) -> bool {
+        self.decoder.is_complete()
+    }
+
+    /// The bytes of the body.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// The capacity in bytes.
+    pub(crate) fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Consumes the next part of the body from the input.
+    ///
+    /// # Errors
+    ///
+    /// The body is malformed or too long.
+    pub fn push(&mut self, input: &mut Input<'_>) -> Result<(), Rejection> {
+        while let Some(piece) = self.decoder.decode(input)? {
+            self.bytes.extend_from_slice(piece);
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ mod response;
 mod trace;
 
 pub use body::Body;
+pub(crate) use body::BodyDecoder;
 pub use forwarded::{forwarded, x_forwarded_for};
 pub use head::{Framing, MAX_HEADERS, Request, find_end};
 pub use rejection::{Rejection, StatusCode};
