@@ -193,9 +193,10 @@ pub use server::{
     Context, Credential, Ended, Error, Handle, Histogram, Interest, Keep, LinkTarget, Listen,
     ListenAddress, Metrics, ParseClientIdError, ParseListenError, ParsePeersError,
     ParseResourceError, ParseScopeError, ParseSecretError, ParseTargetError, Peers, Principal,
-    ProtectedResource, Proxies, Readiness, Reload, Remote, ResumeConfig, ResumeStatus, Retry,
-    Route, Scope, Secret, SendError, Server, Service, ServiceId, SourceId, Status, StatusFields,
-    StatusValue, Stopped, SubscribeError, Target, TimerId, Token, Tokens, TokensError, Traffic,
+    ProtectedResource, Proxies, Readiness, Reload, Remote, ResponseEvent, ResumeConfig,
+    ResumeStatus, Retry, Route, Scope, Secret, SendError, Server, Service, ServiceId, SourceId,
+    Status, StatusFields, StatusValue, Stopped, SubscribeError, Target, TimerId, Token, Tokens,
+    TokensError, Traffic,
 };
 #[cfg(feature = "tls")]
 pub use server::{ClientTls, TlsConfig, TlsError, TlsIdentity};

@@ -48,31 +48,30 @@ impl Core {
         if self.shutdown.is_stopping() {
             return Err(ConnectError::Cancelled);
         }
-        let delay = Duration::ZERO;
-        Ok(self.add_outgoing(Arc::new(connect), None, Failures::default(), delay))
+        let now = self.env.now;
+        let first = Failures::default();
+        Ok(self.add_outgoing(Outgoing::new(
+            Arc::new(connect),
+            None,
+            first,
+            now,
+            Duration::ZERO,
+        )))
     }
 
-    /// Adds an entry for an outgoing connection, whose first attempt begins after `delay`, but not in this turn: a service
-    /// that connects again whenever an attempt has failed does not keep the loop from handling events.
-    fn add_outgoing(
-        &mut self,
-        connect: Arc<Connect>,
-        returning: Option<Returning>,
-        failures: Failures,
-        delay: Duration,
-    ) -> ClientId {
+    /// Adds an entry for an outgoing connection. Its first attempt does not begin in this turn: a service that connects again whenever
+    /// an attempt has failed does not keep the loop from handling events.
+    pub(super) fn add_outgoing(&mut self, outgoing: Outgoing) -> ClientId {
         let (now, service_id) = (self.env.now, self.service_id);
+        let is_due = outgoing.deadline().is_some_and(|at| at <= now);
         let Ok(id) = self.registry.insert(|id| {
             let mut client = Client::new(id, Stream::Closed, Remote::SHARED_UNIX, now);
             client.service_id = service_id;
-            client
-                .wire
-                .protocol
-                .set_outgoing(Outgoing::new(connect, returning, failures, now, delay));
+            client.wire.protocol.set_outgoing(outgoing);
             Ok::<_, std::convert::Infallible>(client)
         });
         self.env.scheduler.hold(AccountId::SERVER);
-        if delay.is_zero() {
+        if is_due {
             self.attempts.push(id);
         }
         self.rearm(id);
@@ -282,12 +281,14 @@ impl Core {
             field: format!("{}; received={received}", upstream.token),
         };
         let (connect, failures) = (Arc::clone(&upstream.connect), upstream.failures);
-        let joiner = self.add_outgoing(
+        let least = delay.unwrap_or_default();
+        let joiner = self.add_outgoing(Outgoing::new(
             connect,
             Some(returning),
             failures,
-            delay.unwrap_or_default(),
-        );
+            now,
+            least,
+        ));
         let delivery = self.registry.get_mut(target);
         let delivery = delivery.and_then(|client| client.wire.delivery_mut());
         if let Some(upstream) = delivery.and_then(Delivery::upstream_mut) {
@@ -346,11 +347,14 @@ impl<S: Service> Server<S> {
         else {
             return;
         };
-        if outgoing.deadline() > now {
+        if outgoing.deadline().is_none_or(|at| at > now) {
             return core.rearm(id);
         }
         match outgoing.phase {
             Phase::Waiting => core.begin_attempt(id),
+            Phase::Exchange => {
+                core.with(id, |client, env| client.handle_request_timeout(env));
+            }
             Phase::Connecting if !outgoing.addresses.is_empty() => {
                 core.connect_next(id, Some(ConnectError::TimedOut));
             }
@@ -376,6 +380,7 @@ impl<S: Service> Server<S> {
             return false;
         };
         resolver.forget(id);
+        let was_sent = client.is_request_written();
         client.wire.close_socket(id, &mut env.scratch, poll);
         let service_id = client.service_id;
         let Some(outgoing) = client.wire.protocol.outgoing_mut() else {
@@ -385,6 +390,9 @@ impl<S: Service> Server<S> {
             // It was handled before.
             return true;
         };
+        if let Some(requesting) = &mut outgoing.requesting {
+            requesting.was_sent = was_sent;
+        }
         let next = outgoing.next_delay(&error, env.now, random());
         let Some(delay) = next.filter(|_| !is_stopping) else {
             outgoing.fail(error);
@@ -403,6 +411,9 @@ impl<S: Service> Server<S> {
 
     /// Reports that a connection could not be opened. If a client wanted to come back on it, that client ends.
     pub(super) fn report_failure(&mut self, id: ClientId, mut outgoing: Box<Outgoing>) {
+        if let Some(requesting) = outgoing.requesting.take() {
+            return self.report_exchange_end(id, &requesting, &mut outgoing);
+        }
         let error = outgoing.take_failure().unwrap_or(ConnectError::Cancelled);
         let Some(returning) = outgoing.returning.take() else {
             log::info!(

@@ -354,7 +354,9 @@ impl Core {
     pub(super) fn is_busy(&self) -> bool {
         self.registry.client_count() > 0
             || self.env.calls > 0
-            || self.registry.iter().any(|client| client.wire.queued() > 0)
+            || self.registry.iter().any(|client| {
+                client.wire.queued() > 0 || client.wire.protocol.is_requesting_of_server()
+            })
             || (self.shutdown.awaits_newcomers(self.env.now)
                 && self
                     .registry

@@ -47,6 +47,7 @@ mod operator;
 mod policy;
 mod reading;
 mod registry;
+mod requesting;
 mod requests;
 mod resume_token;
 mod resumption;
@@ -98,6 +99,7 @@ pub use policy::{
 #[cfg(feature = "cli")]
 pub(crate) use policy::{RejectionHints, words};
 pub(crate) use policy::{is_token_protocol, percent_decode, without_token};
+pub use requesting::ResponseEvent;
 #[cfg(feature = "cli")]
 pub(crate) use resume_token::is_node_name;
 pub(crate) use resumption::{ContinueError, without_resume};

@@ -8,6 +8,7 @@ use super::connector::handle_answer;
 use super::context::Context;
 use super::event_loop::Server;
 use super::id::ClientId;
+use super::requesting::handle_exchange;
 use super::requests::handle_http;
 use super::service::Service;
 use crate::protocol::CloseReason;
@@ -204,6 +205,7 @@ fn receive<S: Service>(
         Some(Inbound::Heartbeat(payload)) => payload.recycle(&mut ctx.core.env.protocol.buffers),
         Some(Inbound::Http(event)) => handle_http(ctx, service, id, event),
         Some(Inbound::Response(event)) => handle_answer(ctx, service, id, event, input),
+        Some(Inbound::Exchange(event)) => handle_exchange(ctx, service, id, event, input),
     }
     !input.is_empty()
 }

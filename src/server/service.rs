@@ -7,6 +7,7 @@ use super::context::Context;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::metrics::{Histogram, Metrics};
 use super::policy::{LinkTarget, Scope};
+use super::requesting::ResponseEvent;
 use super::sources::Readiness;
 use super::status::StatusFields;
 use crate::protocol::client::ResponseHead;
@@ -123,6 +124,11 @@ pub trait Service {
         delay: Duration,
     ) {
         let _ = (ctx, client, error, delay);
+    }
+
+    /// A part of the response to a request that [`Context::request`] has sent, or the end of the connection for it.
+    fn response(&mut self, ctx: &mut Context, client: ClientId, event: ResponseEvent<'_>) {
+        let _ = (ctx, client, event);
     }
 
     /// A resumable connection that [`Context::connect`] opened was cut. The loop comes back by itself. Messages to it are

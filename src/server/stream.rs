@@ -4,12 +4,13 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix;
+use std::time::Duration;
 
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
 
 use super::tls::{Scratch, TlsStream};
-use crate::sys::{is_connected, unsent_bytes};
+use crate::sys::{is_connected, set_keepalive, unsent_bytes};
 
 /// A client's socket, or a pair of buffers in tests and fuzzers.
 #[derive(Debug)]
@@ -172,6 +173,22 @@ impl Stream {
             Ok(true) => Some(Ok(())),
             Ok(false) => None,
             Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// Lets the kernel probe the peer of a TCP socket after `idle` without a byte, and end the connection if nothing arrives, or if
+    /// the peer takes no output, for `patience`. Without these times, those of the system apply.
+    pub(super) fn set_keepalive(&self, idle: Option<Duration>, patience: Option<Duration>) {
+        match self {
+            Self::Socket(stream) => {
+                if let Err(error) = set_keepalive(stream, idle, patience) {
+                    log::debug!("SO_KEEPALIVE failed: {error}");
+                }
+            }
+            Self::Tls(stream) => stream.socket().set_keepalive(idle, patience),
+            Self::Closed => {}
+            #[cfg(any(test, fuzzing))]
+            Self::Memory(_) => {}
         }
     }
 

@@ -9,8 +9,8 @@ use super::Endpoint;
 use crate::protocol::client::ResponseHead;
 use crate::{
     Accept, ClientId, CloseReason, ConnectError, Context, Histogram, LinkTarget, Message, Metrics,
-    Readiness, Rejection, Request, Route, Scope, Service, ServiceId, SourceId, StatusFields,
-    TimerId,
+    Readiness, Rejection, Request, ResponseEvent, Route, Scope, Service, ServiceId, SourceId,
+    StatusFields, TimerId,
 };
 
 /// A service that combines others. A request goes to the service at its path. All other events go to the service that
@@ -374,6 +374,12 @@ impl Service for Routes {
     ) {
         if let Some(service) = self.at(ctx) {
             service.connect_retrying(ctx, client, error, delay);
+        }
+    }
+
+    fn response(&mut self, ctx: &mut Context, client: ClientId, event: ResponseEvent<'_>) {
+        if let Some(service) = self.at(ctx) {
+            service.response(ctx, client, event);
         }
     }
 

@@ -6,12 +6,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[cfg(feature = "cli")]
 use std::os::fd::{FromRawFd, RawFd};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 #[cfg(feature = "cli")]
 use rustix::io::fcntl_getfd;
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
-use rustix::net::sockopt::{set_socket_reuseaddr, set_socket_reuseport, socket_type};
+use rustix::net::sockopt::{
+    set_socket_keepalive, set_socket_reuseaddr, set_socket_reuseport, set_tcp_keepcnt,
+    set_tcp_keepidle, set_tcp_keepintvl, socket_type,
+};
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, getpeername, getsockname, listen, socket_with,
 };
@@ -19,6 +23,37 @@ use rustix::process::umask;
 
 /// The maximum number of connections that wait in the kernel to be accepted. The kernel may apply a lower limit.
 const BACKLOG: i32 = 4096;
+
+/// The number of probes after which the kernel gives a silent peer up.
+const PROBES: u32 = 4;
+
+/// Lets the kernel probe the peer of a TCP socket after `idle` of silence, and end the connection after `patience` without an answer.
+/// Does nothing if the socket is no TCP socket.
+pub(crate) fn set_keepalive(
+    socket: impl AsFd,
+    idle: Option<Duration>,
+    patience: Option<Duration>,
+) -> io::Result<()> {
+    if getpeername(&socket)?.is_none_or(|peer| peer.address_family() == AddressFamily::UNIX) {
+        return Ok(());
+    }
+    set_socket_keepalive(&socket, true)?;
+    // The options count whole seconds.
+    let seconds = |time: Duration| Duration::from_secs(time.as_secs().max(1));
+    if let Some(idle) = idle {
+        set_tcp_keepidle(&socket, seconds(idle))?;
+    }
+    if let Some(patience) = patience {
+        set_tcp_keepintvl(&socket, seconds(patience / PROBES))?;
+        set_tcp_keepcnt(&socket, PROBES)?;
+        #[cfg(target_os = "linux")]
+        rustix::net::sockopt::set_tcp_user_timeout(
+            &socket,
+            u32::try_from(patience.as_millis()).unwrap_or(u32::MAX),
+        )?;
+    }
+    Ok(())
+}
 
 /// Opens a non-blocking listening TCP socket. With `share`, other processes can listen on the same port, and the kernel
 /// distributes connections among them.

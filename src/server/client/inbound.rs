@@ -6,7 +6,7 @@ use super::protocol::Protocol;
 use super::wire::Flag;
 use super::{Client, ClientFlag};
 use crate::log_event::{Field, log_event, word};
-use crate::protocol::client::ClientEvent;
+use crate::protocol::client::{ClientEvent, ExchangeEvent};
 use crate::protocol::http::HttpEvent;
 use crate::protocol::{CloseReason, Message, Payload, Rejection, StatusCode};
 use crate::server::env::Env;
@@ -88,6 +88,8 @@ pub(crate) enum Inbound<'a> {
     Http(HttpEvent<'a>),
     /// The answer to a handshake of this side.
     Response(ClientEvent),
+    /// A part of the response to a request of this side.
+    Exchange(ExchangeEvent<'a>),
 }
 
 impl Client {

@@ -68,7 +68,7 @@ impl Wire {
             Protocol::WebSocket(socket) => {
                 earlier(socket.deadline(&env.config.timeouts), self.stuck_at())
             }
-            Protocol::Outgoing(outgoing) => Some(outgoing.deadline()),
+            Protocol::Outgoing(outgoing) => outgoing.deadline(),
             // The attempts to come back have time limits of their own.
             Protocol::Detached(_) if self.is_ours() => None,
             Protocol::Detached(detached) => Some(detached.deadline(&self.delivery()?.limits)),
@@ -228,6 +228,10 @@ impl Client {
     pub(crate) fn drain(&mut self, env: &mut Env) {
         let queued = self.wire.queued();
         let Some(http) = self.wire.protocol.http_mut() else {
+            if self.wire.protocol.is_requesting_of_server() {
+                // Its service may have to say goodbye to the server, and ends it.
+                return;
+            }
             if self.wire.protocol.is_outgoing() {
                 return self.end(env, CloseReason::shutdown());
             }
@@ -281,7 +285,7 @@ impl Client {
     // Time limits.
 
     /// Asks the loop to recompute the client's deadline.
-    pub(super) fn rearm(&self, env: &mut Env) {
+    pub(crate) fn rearm(&self, env: &mut Env) {
         env.push_news(self.id, News::Rearm);
     }
 

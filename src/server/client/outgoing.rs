@@ -154,6 +154,13 @@ impl Client {
         };
         let connect = Arc::clone(&outgoing.connect);
         self.wire.stream.set_nodelay();
+        if outgoing.requesting.is_some() {
+            // HTTP has no PING, and a response may take any time.
+            let timeouts = &env.config.timeouts;
+            self.wire
+                .stream
+                .set_keepalive(timeouts.ping_interval, timeouts.ping_timeout);
+        }
         let Some((authority, credentials)) = connect.tunnel() else {
             return self.begin_upgrade(env);
         };
@@ -185,6 +192,13 @@ impl Client {
                 Err(error) => return self.fail(env, error),
             }
         }
+        if self.wire.protocol.is_requesting_of_server() {
+            self.send_request(env);
+            if let Err(error) = self.wire.stream.flush() {
+                self.fail(env, ConnectError::Lost(error.to_string()));
+            }
+            return;
+        }
         let has_compression = env.protocol.compression.is_some();
         let request = connect.request(resume.as_deref(), has_compression);
         let mut nonce = [0; 16];
@@ -198,6 +212,35 @@ impl Client {
         // A client speaks first: its ClientHello precedes the request, which waits.
         if let Err(error) = self.wire.stream.flush() {
             self.fail(env, ConnectError::Lost(error.to_string()));
+        }
+    }
+
+    /// Sends the request that this connection is for, or the next one.
+    pub(crate) fn send_request(&mut self, env: &mut Env) {
+        self.transmit(env, |protocol, _, out| {
+            if let Protocol::Outgoing(outgoing) = protocol {
+                outgoing.write_request(out);
+            }
+        });
+    }
+
+    /// Whether the whole request has left this side, so that the server may act on it.
+    pub(crate) fn is_request_written(&self) -> bool {
+        let phase = self.wire.protocol.outgoing().map(|one| one.phase);
+        phase == Some(Phase::Exchange) && !self.wire.is_tls_handshaking() && self.wire.queued() == 0
+    }
+
+    /// Handles a passed time limit of a request.
+    pub(crate) fn handle_request_timeout(&mut self, env: &mut Env) {
+        let is_written = self.is_request_written();
+        let has_progressed = self.wire.measure_progress(self.traffic.bytes_out) > 0;
+        let Some(outgoing) = self.wire.protocol.outgoing_mut() else {
+            return;
+        };
+        if outgoing.extend(env.now, is_written, has_progressed) {
+            self.rearm(env);
+        } else {
+            self.fail(env, ConnectError::TimedOut);
         }
     }
 
@@ -245,9 +288,10 @@ impl Client {
                 message: error.to_string(),
                 is_certificate: self.wire.tls().is_some_and(TlsStream::is_certificate_error),
             },
-            _ => ConnectError::Lost(format!(
-                "the connection ended during the handshake: {error}"
-            )),
+            _ => match self.wire.protocol.outgoing() {
+                Some(outgoing) => outgoing.lost(&error.to_string()),
+                None => return,
+            },
         };
         self.fail(env, failed);
     }

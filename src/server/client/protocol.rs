@@ -100,6 +100,11 @@ impl Protocol {
         self.outgoing().is_some()
     }
 
+    /// Whether this side makes HTTP requests on the connection.
+    pub(crate) fn is_requesting_of_server(&self) -> bool {
+        self.outgoing().is_some_and(|one| one.requesting.is_some())
+    }
+
     /// Whether the connection was cut, and the client may resume it.
     pub(crate) fn is_detached(&self) -> bool {
         self.detached().is_some()
@@ -213,7 +218,15 @@ impl Protocol {
 
     /// Whether the next byte of input belongs to a data message.
     pub(super) fn awaits_data(&self) -> bool {
-        self.websocket().is_some_and(WebSocket::awaits_data)
+        match self {
+            Self::WebSocket(socket) => socket.awaits_data(),
+            // The body of a response.
+            Self::Outgoing(outgoing) => {
+                let requesting = outgoing.requesting.as_ref();
+                requesting.is_some_and(|one| one.exchange.is_in_body())
+            }
+            Self::Http(_) | Self::Detached(_) => false,
+        }
     }
 
     /// Whether a long message is being decompressed, so that there is work without further input.

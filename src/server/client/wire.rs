@@ -14,10 +14,11 @@ use super::membership::Memberships;
 use super::output::Output;
 use super::protocol::Protocol;
 use super::rare::{Forwarding, Join, Rare};
+use crate::protocol::client::{ExchangeEvent, HandshakeError};
 use crate::protocol::http::{HttpConnection, HttpEvent, TraceParent};
 use crate::protocol::{Cause, CloseReason, NextStep, Request, Time};
 use crate::server::address::Remote;
-use crate::server::connector::ConnectError;
+use crate::server::connector::{ConnectError, Phase};
 use crate::server::env::Env;
 use crate::server::id::ClientId;
 use crate::server::policy::CredentialId;
@@ -126,10 +127,14 @@ impl Wire {
                     is_certificate: false,
                 }
             } else {
-                outgoing.end_of_input(ConnectError::Lost(format!(
-                    "the connection ended during the handshake: {}",
-                    reason.reason
-                )))
+                if reason.cause == Cause::Eof
+                    && let Some(requesting) = outgoing.response()
+                {
+                    let end = requesting.exchange.handle_end();
+                    requesting.is_ended = matches!(end, Some(ExchangeEvent::End { .. }));
+                }
+                let lost = outgoing.lost(&reason.reason);
+                outgoing.end_of_input(lost)
             };
             outgoing.fail(error);
         }
@@ -187,6 +192,16 @@ impl Wire {
             }
             Protocol::Outgoing(outgoing) => {
                 let max_head = env.protocol.limits.max_head;
+                let is_idle = outgoing.phase == Phase::Idle;
+                if let Some(requesting) = outgoing.response() {
+                    if is_idle && !input.is_empty() {
+                        input.clear();
+                        let why = HandshakeError::Invalid("the server sent data unasked");
+                        return Some(Inbound::Exchange(ExchangeEvent::Failed(why)));
+                    }
+                    let event = requesting.exchange.receive(input, max_head)?;
+                    return Some(Inbound::Exchange(event));
+                }
                 let event = outgoing.handshake.receive(input, max_head)?;
                 Some(Inbound::Response(event))
             }

@@ -12,7 +12,7 @@ mod target;
 pub(super) use self::answer::handle_answer;
 use self::cookies::Cookies;
 pub use self::error::ConnectError;
-pub(super) use self::outgoing::{Failures, Outgoing, Phase, Returning};
+pub(super) use self::outgoing::{Failures, Outgoing, Phase, Requesting, Returning};
 pub use self::proxies::Proxies;
 pub(super) use self::resolver::{Resolved, Resolver};
 pub(super) use self::target::Place;
@@ -26,7 +26,7 @@ use super::policy::Token;
 use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::{ClientTls, TlsStream};
-use crate::protocol::client::{HandshakeRequest, ResponseHead, is_field, is_reserved};
+use crate::protocol::client::{HandshakeRequest, HttpRequest, ResponseHead, is_field, is_reserved};
 
 /// When to try again after an attempt has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,11 +221,29 @@ impl Connect {
         if self.deflate && has_compression {
             request = request.with_deflate();
         }
-        if let Some(token) = &self.token {
-            request = request.with_field("Authorization", format!("Bearer {}", token.reveal()));
+        for (name, value) in self.common_fields() {
+            request = request.with_field(name, value);
         }
         if let Some(resume) = resume {
             request = request.with_field("Outrigger-Resume", resume);
+        }
+        request
+    }
+
+    /// Writes an HTTP request to the target. Fields of the request replace those of the settings.
+    pub(super) fn write_request(&self, request: &HttpRequest, out: &mut Vec<u8>) {
+        let fields = self.common_fields();
+        let fields = fields.iter().filter(|(name, _)| !request.sets(name));
+        let fields = fields.map(|(name, value)| (*name, &**value));
+        let target = self.target.request_target();
+        request.write(&self.target.authority(), &target, fields, out);
+    }
+
+    /// The fields of each request to the target: the token, the cookies, and what the caller has added.
+    fn common_fields(&self) -> Vec<(&str, String)> {
+        let mut fields = Vec::new();
+        if let Some(token) = &self.token {
+            fields.push(("Authorization", format!("Bearer {}", token.reveal())));
         }
         let cookies = self.cookies.as_ref().and_then(|cookies| {
             let cookies = cookies.lock().unwrap_or_else(PoisonError::into_inner);
@@ -237,12 +255,11 @@ impl Connect {
         let own = own.map(|(_, value)| value.clone());
         let all: Vec<_> = own.chain(cookies).collect();
         if !all.is_empty() {
-            request = request.with_field("Cookie", all.join("; "));
+            fields.push(("Cookie", all.join("; ")));
         }
-        for (name, value) in self.fields.iter().filter(|(name, _)| !is_cookie(name)) {
-            request = request.with_field(name, value);
-        }
-        request
+        let others = self.fields.iter().filter(|(name, _)| !is_cookie(name));
+        fields.extend(others.map(|(name, value)| (&**name, value.clone())));
+        fields
     }
 }
 

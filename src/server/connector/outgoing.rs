@@ -1,4 +1,4 @@
-//! A connection that is not open yet: the state of its current attempt, and when to make the next one.
+//! A connection that is not open yet, or that carries HTTP requests: the state of its current attempt, and when to make the next one.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Connect;
 use super::error::ConnectError;
 use crate::protocol::Time;
-use crate::protocol::client::{ClientHandshake, HandshakeError};
+use crate::protocol::client::{ClientHandshake, Exchange, HandshakeError, HttpRequest};
 use crate::server::id::ClientId;
 
 /// The delay before the second attempt. It doubles with each further one.
@@ -33,7 +33,28 @@ pub(crate) enum Phase {
     Tunnel,
     /// The server was asked to upgrade, if necessary behind the TLS handshake.
     Handshake,
+    /// An HTTP request was sent instead, if necessary behind the TLS handshake, or its response is arriving.
+    Exchange,
+    /// The response is complete. The connection can carry another request.
+    Idle,
 }
+
+/// An HTTP request, in place of the opening handshake.
+#[derive(Debug)]
+pub(crate) struct Requesting {
+    pub(crate) request: HttpRequest,
+    pub(crate) exchange: Exchange,
+    /// Whether the end of the connection was the end of the response, which the service has not been told.
+    pub(crate) is_ended: bool,
+    /// Whether the service knows that the connection has ended.
+    pub(crate) is_told: bool,
+    /// Whether the request had left this side when the connection failed, so that the server may act on it.
+    pub(crate) was_sent: bool,
+}
+
+/// How long a connection is kept for another request. Common servers close an idle connection after five seconds, and a request that
+/// crosses with this has an unknown outcome.
+const IDLE: Duration = Duration::from_secs(3);
 
 /// The client that comes back on a new connection.
 #[derive(Clone, Debug)]
@@ -98,13 +119,14 @@ pub(crate) struct Outgoing {
     pub(crate) attempt: u32,
     /// When the attempt began.
     pub(crate) began: Time,
-    /// When the current phase ends.
-    until: Time,
+    /// When the current phase ends. `None` without a limit.
+    until: Option<Time>,
     pub(crate) failures: Failures,
     /// The addresses that were not tried yet in this attempt.
     pub(crate) addresses: VecDeque<SocketAddr>,
     pub(crate) handshake: ClientHandshake,
     pub(crate) returning: Option<Returning>,
+    pub(crate) requesting: Option<Box<Requesting>>,
     /// Why the attempt has failed.
     failure: Option<ConnectError>,
 }
@@ -123,12 +145,21 @@ impl Outgoing {
             phase: Phase::Waiting,
             attempt: 0,
             began: now,
-            until: now + delay,
+            until: Some(now + delay),
             failures,
             addresses: VecDeque::new(),
             handshake: ClientHandshake::default(),
             returning,
+            requesting: None,
             failure: None,
+        }
+    }
+
+    /// Sends a request instead of the opening handshake.
+    pub(crate) fn with_request(self, request: HttpRequest) -> Self {
+        Self {
+            requesting: Some(Box::new(Requesting::new(request))),
+            ..self
         }
     }
 
@@ -136,7 +167,7 @@ impl Outgoing {
     pub(crate) fn begin(&mut self, now: Time) {
         self.attempt = self.attempt.wrapping_add(1);
         self.began = now;
-        self.until = self.attempt_until();
+        self.until = Some(self.attempt_until());
         self.phase = Phase::Resolving;
         self.handshake = ClientHandshake::default();
         self.addresses.clear();
@@ -146,19 +177,19 @@ impl Outgoing {
     pub(crate) fn begin_address(&mut self, now: Time) {
         let left = self.attempt_until().since(now);
         self.phase = Phase::Connecting;
-        self.until = now + left / (self.addresses.len() as u32 + 1);
+        self.until = Some(now + left / (self.addresses.len() as u32 + 1));
     }
 
     /// The socket is connected.
     pub(crate) fn begin_handshake(&mut self, phase: Phase) {
         self.phase = phase;
-        self.until = self.attempt_until();
+        self.until = Some(self.attempt_until());
     }
 
     /// Waits for the next attempt.
     pub(crate) fn wait(&mut self, now: Time, delay: Duration) {
         self.phase = Phase::Waiting;
-        self.until = now + delay;
+        self.until = Some(now + delay);
         self.addresses.clear();
     }
 
@@ -166,14 +197,79 @@ impl Outgoing {
         self.began + self.connect.timeout
     }
 
-    /// When the current phase ends.
-    pub(crate) fn deadline(&self) -> Time {
+    /// When the current phase ends. `None` means never.
+    pub(crate) fn deadline(&self) -> Option<Time> {
         self.until
+    }
+
+    /// The request whose response is awaited, or was the last one.
+    pub(crate) fn response(&mut self) -> Option<&mut Requesting> {
+        let is_sent = matches!(self.phase, Phase::Exchange | Phase::Idle);
+        self.requesting.as_deref_mut().filter(|_| is_sent)
+    }
+
+    /// Begins another request on a connection that is idle. Returns whether it is.
+    pub(crate) fn request_again(&mut self, now: Time, request: HttpRequest) -> bool {
+        let is_idle = self.phase == Phase::Idle && self.failure.is_none();
+        if is_idle {
+            self.began = now;
+            self.requesting = Some(Box::new(Requesting::new(request)));
+        }
+        is_idle
+    }
+
+    /// Writes the request.
+    pub(crate) fn write_request(&mut self, out: &mut Vec<u8>) {
+        self.begin_handshake(Phase::Exchange);
+        if let Some(requesting) = &self.requesting {
+            self.connect.write_request(&requesting.request, out);
+        }
+    }
+
+    /// The head of the response has arrived. Its body may take any time, as a stream of events does.
+    pub(crate) fn begin_body(&mut self) {
+        self.until = None;
+    }
+
+    /// The response is complete, and the connection waits for another request.
+    pub(crate) fn begin_idle(&mut self, now: Time) {
+        self.phase = Phase::Idle;
+        self.until = Some(now + IDLE);
+    }
+
+    /// A time limit of the request has passed. Until the request is written, the server must take some of it within the limit of an
+    /// attempt. Then the head of the response must arrive in the time that the request gives it. Returns whether it goes on.
+    pub(crate) fn extend(&mut self, now: Time, is_written: bool, has_progressed: bool) -> bool {
+        let patience = self
+            .requesting
+            .as_ref()
+            .and_then(|one| one.request.patience);
+        self.until = match (is_written, patience) {
+            (false, _) if !has_progressed => return false,
+            (false, _) => Some(now + self.connect.timeout),
+            (true, Some(patience)) if self.began + patience <= now => return false,
+            (true, patience) => patience.map(|patience| self.began + patience),
+        };
+        true
+    }
+
+    /// Whether the attempt has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failure.is_some()
     }
 
     /// Records why the attempt has failed. The first reason stands.
     pub(crate) fn fail(&mut self, error: ConnectError) {
         self.failure.get_or_insert(error);
+    }
+
+    /// The error of a connection that has ended before the attempt has succeeded.
+    pub(crate) fn lost(&self, why: &str) -> ConnectError {
+        let place = match self.phase {
+            Phase::Exchange | Phase::Idle => "the connection was cut",
+            _ => "the connection ended during the handshake",
+        };
+        ConnectError::Lost(format!("{place}: {why}"))
     }
 
     /// Takes the reason of the failure.
@@ -184,6 +280,9 @@ impl Outgoing {
     /// The error of an attempt whose connection has ended. If the server has begun to refuse the handshake, that is the
     /// error.
     pub(crate) fn end_of_input(&mut self, otherwise: ConnectError) -> ConnectError {
+        if self.response().is_some() {
+            return otherwise;
+        }
         match self.handshake.handle_end() {
             HandshakeError::Eof => otherwise,
             refused => ConnectError::Handshake(refused),
@@ -198,7 +297,12 @@ impl Outgoing {
         random: u16,
     ) -> Option<Duration> {
         let retry = self.connect.retry?;
-        if !error.is_retryable() || !(retry.first || self.returning.is_some()) {
+        // A request that the server may have received is not repeated here: only the service knows whether that is right.
+        let was_sent = self
+            .requesting
+            .as_ref()
+            .is_some_and(|one| one.was_sent || one.exchange.is_over());
+        if !error.is_retryable() || was_sent || !(retry.first || self.returning.is_some()) {
             return None;
         }
         // A longer time shows that the machine slept.
@@ -211,6 +315,18 @@ impl Outgoing {
             _ => retry.give_up,
         };
         self.failures.next_delay(took, least, give_up, random)
+    }
+}
+
+impl Requesting {
+    fn new(request: HttpRequest) -> Self {
+        Self {
+            request,
+            exchange: Exchange::default(),
+            is_ended: false,
+            is_told: false,
+            was_sent: false,
+        }
     }
 }
 
@@ -266,9 +382,9 @@ mod tests {
         outgoing.begin(at(0));
         outgoing.addresses.push_back(([127, 0, 0, 1], 80).into());
         outgoing.begin_address(at(1000));
-        assert_eq!(outgoing.deadline(), at(5000));
+        assert_eq!(outgoing.deadline(), Some(at(5000)));
         outgoing.begin_handshake(Phase::Handshake);
-        assert_eq!(outgoing.deadline(), at(9000));
+        assert_eq!(outgoing.deadline(), Some(at(9000)));
     }
 
     #[test]

@@ -9,8 +9,9 @@ use crate::server::policy::Token;
 /// The maximum length of a host name (RFC 1035 section 2.3.4).
 const MAX_HOST: usize = 255;
 
-/// The URL of a WebSocket server (RFC 6455 section 3). The scheme is `ws` or, with the feature `tls`, `wss`; `http` and
-/// `https` mean the same. The URL of a unix socket has the form of npm's `ws`: `ws+unix:SOCKET:PATH`.
+/// The URL of a server. The scheme is `ws` or, with the feature `tls`, `wss`, for a WebSocket (RFC 6455 section 3), and `http` or `https`
+/// for HTTP requests; [`Context::connect`](crate::Context::connect) treats them alike. The URL of a unix socket has the form of npm's
+/// `ws`: `ws+unix:SOCKET:PATH`, or `http+unix:SOCKET:PATH`.
 ///
 /// A token in the query (`?token=...`) is taken out and sent in a header field instead, so that it does not get into logs.
 /// The text form of a target has no token.
@@ -33,6 +34,7 @@ const MAX_HOST: usize = 255;
 pub struct Target {
     pub(crate) place: Place,
     tls: bool,
+    is_http: bool,
     /// The path, which starts with a slash.
     path: String,
     query: Option<String>,
@@ -59,6 +61,12 @@ impl Target {
     #[must_use]
     pub fn is_tls(&self) -> bool {
         self.tls
+    }
+
+    /// Whether the scheme is `http` or `https`, also for a unix socket.
+    #[must_use]
+    pub fn is_http(&self) -> bool {
+        self.is_http
     }
 
     /// The token that was in the URL.
@@ -141,7 +149,12 @@ fn bracketed(host: &str) -> String {
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.tls { "wss" } else { "ws" };
+        let scheme = match (self.is_http, self.tls) {
+            (false, false) => "ws",
+            (false, true) => "wss",
+            (true, false) => "http",
+            (true, true) => "https",
+        };
         let target = self.request_target();
         match &self.place {
             Place::Tcp { .. } => write!(f, "{scheme}://{}{target}", self.authority()),
@@ -182,7 +195,7 @@ impl FromStr for Target {
             return wrong("the URL contains characters that must be percent-encoded");
         }
         if text.contains('#') {
-            return wrong("the URL of a WebSocket has no fragment ('#')");
+            return wrong("the URL must have no fragment ('#')");
         }
         let Some((scheme, rest)) = text.split_once(':') else {
             return wrong("the URL has no scheme; use ws://, wss:// or ws+unix:");
@@ -191,8 +204,8 @@ impl FromStr for Target {
         let (tls, is_unix) = match scheme.as_str() {
             "ws" | "http" => (false, false),
             "wss" | "https" => (true, false),
-            "ws+unix" => (false, true),
-            "wss+unix" => (true, true),
+            "ws+unix" | "http+unix" => (false, true),
+            "wss+unix" | "https+unix" => (true, true),
             _ => return wrong("the scheme of the URL is unknown; use ws://, wss:// or ws+unix:"),
         };
         if tls && !cfg!(feature = "tls") {
@@ -212,6 +225,7 @@ impl FromStr for Target {
         Ok(Self {
             place,
             tls,
+            is_http: scheme.starts_with("http"),
             path: path.to_owned(),
             query,
             token,
