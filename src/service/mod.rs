@@ -34,6 +34,8 @@ pub(crate) mod jsonrpc;
 pub(crate) mod lines;
 #[cfg(feature = "mcp")]
 pub(crate) mod mcp;
+#[cfg(any(feature = "mcp", feature = "client"))]
+mod mcp_tools;
 mod pipe;
 mod pipe_program;
 pub mod process;
@@ -46,6 +48,8 @@ pub use agent::{Agent, AgentConfig, AgentPerClient};
 pub use app::{App, AppConfig};
 pub use child::{OnFailure, ProgramPlace, RestartLimit};
 pub use connect::{Bridge, BridgeConfig};
+#[cfg(feature = "client")]
+pub(crate) use connect::{HttpBridge, HttpBridgeConfig};
 pub use echo::Echo;
 pub use endpoint::{Endpoint, ParseEndpointError};
 pub use framing::{Framing, ParseFramingError};

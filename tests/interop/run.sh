@@ -207,6 +207,7 @@ run_mcp() {
   node tests/interop/mcp/pairs.mjs --quick
   node tests/interop/mcp/access.mjs
   node tests/interop/mcp/clients.mjs
+  node tests/interop/mcp/connect.mjs
   node tests/interop/mcp/crossing.mjs outrigger 5000
   "$tools/mcp/bin/python" tests/interop/mcp/clients.py
 }

@@ -5,6 +5,7 @@
 mod common;
 
 mod client;
+mod http_servers_are_reached_over_stdio;
 mod mcp_servers_are_reached_over_http;
 mod newer_servers_have_sessions;
 mod revisions_are_translated;

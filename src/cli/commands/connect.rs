@@ -1,6 +1,6 @@
 //! The commands that connect to a server.
 //!
-//! With `outrigger connect`, the messages of the server are lines on standard streams. With `outrigger attach`, the user's
+//! With `outrigger connect`, the messages of the server are lines on standard streams, over WebSocket or, for MCP servers, over HTTP. With `outrigger attach`, the user's
 //! terminal becomes the terminal of a program behind the server.
 
 use std::time::Duration;
@@ -14,9 +14,11 @@ use super::super::values::{duration, size};
 use super::super::{Outcome, fail, logging};
 use super::{Command, Serves};
 use crate::service::attach::{Attach, AttachConfig, Ending};
-use crate::service::{Bridge, BridgeConfig, Framing, Problem, Routes};
+use crate::service::{
+    Bridge, BridgeConfig, Framing, HttpBridge, HttpBridgeConfig, Problem, Routes,
+};
 use crate::sys::restore_terminal;
-use crate::{Config, Ended, Retry, Server, Service};
+use crate::{Config, Connect, Ended, Retry, Server, Service};
 
 pub(super) static CONNECT: Command = Command {
     name: "connect",
@@ -37,6 +39,10 @@ If the connection is lost for good, each pending JSON-RPC request gets the error
 an agent (ACP) continue on a new connection; otherwise, the next 'initialize' begins one.
 
 URL is ws://HOST[:PORT]/PATH or wss://HOST[:PORT]/PATH, or for a unix socket ws+unix:SOCKET:PATH.
+For an MCP server over Streamable HTTP, of any make, it is http://HOST[:PORT]/PATH, https:// or
+http+unix:. After a cut, answers are resumed or requests are repeated where that is safe; a request
+that may have run gets the error -32016. A session that the server has forgotten begins again.
+
 Exit codes: 0 standard input has ended, or the server has closed the connection with code 1000;
 1 the connection was refused, could not be opened or was taken over, or messages may be undelivered;
 2 wrong usage.
@@ -49,6 +55,10 @@ Exit codes: 0 standard input has ended, or the server has closed the connection 
         (
             "exchange lines with any server",
             "outrigger connect --no-json ws://127.0.0.1:7070/echo",
+        ),
+        (
+            "use an MCP server over HTTP in a host that only starts programs",
+            "outrigger connect http://127.0.0.1:7070/mcp",
         ),
         #[cfg(feature = "tls")]
         (
@@ -109,6 +119,15 @@ const CONNECT_FLAGS: &[Flag] = &[
     },
 ];
 
+/// What the user of `connect` can do about a problem.
+fn advise_connect(problem: Problem) -> &'static str {
+    match problem {
+        // These are the options of `attach`.
+        Problem::Conflict | Problem::NoTerminal => "",
+        problem => advise(problem),
+    }
+}
+
 /// How long a signal waits for the server's CLOSE, and then again for the reader of standard output.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -118,6 +137,9 @@ fn run_connect(mut settings: Settings) -> Result<Outcome, Failure> {
         Err(error) => return Ok(fail(&error, Outcome::Usage)),
     };
     let retry = Retry::default().with_give_up(settings.give_up());
+    if connect.target().is_http() {
+        return run_http(settings, connect.with_retry(retry));
+    }
     let mut bridge = BridgeConfig::new(connect.with_retry(retry));
     bridge.framing = settings.client.framing;
     bridge.json = !settings.has("no-json");
@@ -125,11 +147,7 @@ fn run_connect(mut settings: Settings) -> Result<Outcome, Failure> {
     bridge.buffer = settings.client.buffer;
     bridge.linger = settings.client.linger;
     bridge.give_up = settings.give_up();
-    bridge.advise = |problem| match problem {
-        // These are the options of `attach`.
-        Problem::Conflict | Problem::NoTerminal => "",
-        problem => advise(problem),
-    };
+    bridge.advise = advise_connect;
     let mut config: Config = std::mem::take(&mut settings.server);
     config.drain_timeout = DRAIN_TIMEOUT;
     // What was kept before the connection was open is sent at once.
@@ -139,8 +157,34 @@ fn run_connect(mut settings: Settings) -> Result<Outcome, Failure> {
         resume.buffer = settings.client.buffer;
         // The limit for all clients is no limit for a single one.
     }
+    run_bridge(config, Box::new(Bridge::new(bridge)))
+}
+
+/// Carries messages to an MCP server over HTTP.
+fn run_http(mut settings: Settings, connect: Connect) -> Result<Outcome, Failure> {
+    let without_effect = ["no-json", "no-resume", "deflate"];
+    if let Some(flag) = without_effect.into_iter().find(|flag| settings.has(flag)) {
+        let error = format!(
+            "--{flag} has no effect over HTTP; the URL of a WebSocket begins with ws:// or wss://"
+        );
+        return Ok(fail(&error, Outcome::Usage));
+    }
+    let bridge = HttpBridgeConfig {
+        connect,
+        framing: settings.client.framing,
+        buffer: settings.client.buffer,
+        linger: settings.client.linger,
+        advise: advise_connect,
+    };
+    let mut config: Config = std::mem::take(&mut settings.server);
+    config.drain_timeout = DRAIN_TIMEOUT;
+    let max_message = config.limits.max_message;
+    run_bridge(config, Box::new(HttpBridge::new(bridge, max_message)))
+}
+
+/// Runs the loop until the service has ended.
+fn run_bridge(config: Config, bridge: Box<dyn Service>) -> Result<Outcome, Failure> {
     // As for a server, so that the loop is compiled once.
-    let bridge = Box::new(Bridge::new(bridge));
     let routes = Routes::builder().add_without_idle_timeout("/...".parse()?, bridge);
     let mut server = Server::without_listeners(config, routes.build()?)?;
     server.stop_on_signals()?;

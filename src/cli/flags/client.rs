@@ -19,8 +19,8 @@ pub(super) const FLAGS: &[Flag] = &[
     Flag {
         name: "header",
         takes: Takes::Many("'NAME: VALUE'"),
-        help: "header field to add to the handshake",
-        brief: Some("header field to add to the handshake"),
+        help: "header field to add to the handshake, or to each HTTP request",
+        brief: Some("header field to add to each request"),
         set: |settings, value| {
             settings.client.fields.push(field(value)?);
             Ok(())

@@ -8,6 +8,8 @@
 mod continuing;
 mod durable;
 mod ending;
+#[cfg(feature = "client")]
+mod http;
 mod input;
 mod output;
 mod requests;
@@ -23,6 +25,8 @@ use std::time::Duration;
 use self::continuing::Next;
 use self::durable::Durable;
 use self::ending::undelivered;
+#[cfg(feature = "client")]
+pub(crate) use self::http::{HttpBridge, HttpBridgeConfig};
 use self::output::Output;
 use self::requests::Requests;
 use self::restoration::Restoration;

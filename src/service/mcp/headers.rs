@@ -2,17 +2,16 @@
 //! parameters that the tools of a server mark with `x-mcp-header` in their input schema ("Custom Headers from Tool Parameters").
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::ops::Range;
-
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
-use serde_json::Value;
 
 use super::http_error::HttpError;
 use crate::Request;
 use crate::service::json::unescape;
-use crate::service::jsonrpc::{Envelope, member};
+use crate::service::jsonrpc::Envelope;
+use crate::service::mcp_tools::Mirrored;
+pub(crate) use crate::service::mcp_tools::Tools;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 
 /// The value of a field. A field that occurs twice is malformed.
 pub(super) fn sole_header<'a>(
@@ -86,7 +85,13 @@ pub(super) fn check(
         return Err(differs("Mcp-Name", header, &name));
     }
     if method == "tools/call" {
-        tools.check(request, &name, text, envelope.of_body("arguments").as_ref())?;
+        check_parameters(
+            tools,
+            request,
+            &name,
+            text,
+            envelope.of_body("arguments").as_ref(),
+        )?;
     }
     Ok(())
 }
@@ -102,161 +107,42 @@ fn differs(name: &str, header: &[u8], body: &str) -> HttpError {
     ))
 }
 
-/// The name of the annotation.
-const ANNOTATION: &str = "x-mcp-header";
-
-/// The maximum number of tools with annotations, and of annotations of one tool. Others are not checked.
-const MAX_TOOLS: usize = 4096;
-const MAX_PARAMETERS: usize = 64;
-
-/// The maximum length of all names and paths that are kept.
-const MAX_BYTES: usize = 1 << 20;
-
-/// The deepest nesting of properties that is searched for annotations.
-const MAX_DEPTH: usize = 16;
-
-/// A parameter with an annotation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct MirroredParameter {
-    /// The name of the field: `Mcp-Param-` and the annotation.
-    field: String,
-    /// The keys that lead to the value in the arguments.
-    path: Vec<String>,
-}
-
-/// What is known of the tools of a server.
-#[derive(Debug, Default)]
-pub(crate) struct Tools {
-    parameters: HashMap<String, Vec<MirroredParameter>>,
-    /// The length of all names and paths.
-    bytes: usize,
-}
-
-impl Tools {
-    /// Learns the tools in the result of `tools/list`.
-    pub(crate) fn learn(&mut self, result: &str) {
-        if self.parameters.is_empty() && !result.contains(ANNOTATION) {
-            return;
-        }
-        let Ok(result) = serde_json::from_str::<Value>(result) else {
-            return;
-        };
-        for tool in result["tools"].as_array().into_iter().flatten() {
-            let Some(name) = tool["name"].as_str() else {
-                continue;
-            };
-            let mut found = Vec::new();
-            collect(&tool["inputSchema"], &mut Vec::new(), &mut found);
-            if let Some(known) = self.parameters.remove(name) {
-                self.bytes -= cost(name, &known);
-            }
-            let cost = cost(name, &found);
-            if found.is_empty() || !is_valid(&found) {
-                continue;
-            }
-            if self.parameters.len() >= MAX_TOOLS || cost > MAX_BYTES - self.bytes {
-                log::warn!("the Mcp-Param fields of further tools are not checked");
-                return;
-            }
-            self.bytes += cost;
-            self.parameters.insert(name.to_owned(), found);
-        }
-    }
-
-    /// Compares the fields of a call with its arguments.
-    pub(super) fn check(
-        &self,
-        request: &Request<'_>,
-        tool: &str,
-        text: &str,
-        arguments: Option<&Range<usize>>,
-    ) -> Result<(), HttpError> {
-        let parameters = self.parameters.get(tool).into_iter().flatten();
-        for MirroredParameter { field, path } in parameters {
-            let value = arguments.and_then(|arguments| value_at(text, arguments, path));
-            let value = value.filter(|value| *value != "null");
-            let header = sole_header(request, field)?;
-            match (header, value) {
-                (None, None) => {}
-                (Some(header), Some(value)) => {
-                    let header = decode(field, header)?;
-                    if !is_equal(&header, value) {
-                        return Err(HttpError::header_mismatch(format!(
-                            "Header mismatch: {field} differs from the argument {:?}",
-                            path.join(".")
-                        )));
-                    }
-                }
-                (None, Some(_)) => {
-                    let argument = path.join(".");
+/// Compares the fields of a call with its arguments.
+fn check_parameters(
+    tools: &Tools,
+    request: &Request<'_>,
+    tool: &str,
+    text: &str,
+    arguments: Option<&Range<usize>>,
+) -> Result<(), HttpError> {
+    for Mirrored { field, path, value } in tools.mirrored(tool, text, arguments) {
+        let header = sole_header(request, field)?;
+        match (header, value) {
+            (None, None) => {}
+            (Some(header), Some(value)) => {
+                let header = decode(field, header)?;
+                if !is_equal(&header, value) {
                     return Err(HttpError::header_mismatch(format!(
-                        "Header mismatch: {field} is missing, but the argument {argument:?} is present"
-                    )));
-                }
-                (Some(_), None) => {
-                    let argument = path.join(".");
-                    return Err(HttpError::header_mismatch(format!(
-                        "Header mismatch: {field} is present, but the argument {argument:?} is missing"
+                        "Header mismatch: {field} differs from the argument {:?}",
+                        path.join(".")
                     )));
                 }
             }
+            (None, Some(_)) => {
+                let argument = path.join(".");
+                return Err(HttpError::header_mismatch(format!(
+                    "Header mismatch: {field} is missing, but the argument {argument:?} is present"
+                )));
+            }
+            (Some(_), None) => {
+                let argument = path.join(".");
+                return Err(HttpError::header_mismatch(format!(
+                    "Header mismatch: {field} is present, but the argument {argument:?} is missing"
+                )));
+            }
         }
-        Ok(())
     }
-}
-
-/// The length of a tool's names and paths.
-fn cost(name: &str, parameters: &[MirroredParameter]) -> usize {
-    let of_parameter = |parameter: &MirroredParameter| {
-        let path: usize = parameter.path.iter().map(String::len).sum();
-        parameter.field.len() + path
-    };
-    name.len() + parameters.iter().map(of_parameter).sum::<usize>()
-}
-
-/// Collects the annotated properties of a schema that can be reached by `properties` alone.
-fn collect(schema: &Value, path: &mut Vec<String>, found: &mut Vec<MirroredParameter>) {
-    if path.len() >= MAX_DEPTH {
-        return;
-    }
-    for (key, property) in schema["properties"].as_object().into_iter().flatten() {
-        path.push(key.clone());
-        if let Some(name) = property[ANNOTATION].as_str()
-            && found.len() < MAX_PARAMETERS
-        {
-            found.push(MirroredParameter {
-                field: format!("Mcp-Param-{name}"),
-                path: path.clone(),
-            });
-        }
-        collect(property, path, found);
-        path.pop();
-    }
-}
-
-/// Whether the annotations of a tool are valid. Clients do not see a tool with invalid ones.
-fn is_valid(parameters: &[MirroredParameter]) -> bool {
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    let mut names: Vec<String> = parameters
-        .iter()
-        .map(|parameter| parameter.field.to_ascii_lowercase())
-        .collect();
-    names.sort_unstable();
-    let is_unique = names.windows(2).all(|pair| pair[0] != pair[1]);
-    let is_named = |parameter: &MirroredParameter| {
-        let name = &parameter.field["Mcp-Param-".len()..];
-        !name.is_empty() && name.bytes().all(is_token)
-    };
-    is_unique && parameters.iter().all(is_named)
-}
-
-/// The value at a path of keys, as written.
-fn value_at<'a>(text: &'a str, arguments: &Range<usize>, path: &[String]) -> Option<&'a str> {
-    let mut value = arguments.clone();
-    for key in path {
-        value = member(text, &value, key)?;
-    }
-    Some(&text[value])
+    Ok(())
 }
 
 /// Whether a field has the value of an argument. Numbers are compared as numbers.
@@ -305,9 +191,7 @@ mod tests {
     fn check(tools: &Tools, fields: &str, arguments: &str) -> bool {
         let head = format!("POST / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
         let request = Request::parse(head.as_bytes()).expect("a request");
-        tools
-            .check(&request, "q", arguments, Some(&(0..arguments.len())))
-            .is_ok()
+        check_parameters(tools, &request, "q", arguments, Some(&(0..arguments.len()))).is_ok()
     }
 
     #[test]

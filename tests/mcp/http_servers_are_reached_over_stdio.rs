@@ -1,0 +1,323 @@
+//! `outrigger connect http://...`: a host that only starts programs reaches an MCP server over Streamable HTTP.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::mpsc::{Receiver, channel};
+
+use crate::client::{STATELESS, example, figure, script};
+use crate::common::cutter::Cutter;
+use crate::common::program::Program;
+use crate::common::traces::eventually;
+use serde_json::{Value, json};
+
+/// Starts `connect` for an address.
+fn connect(address: SocketAddr, options: &[&str]) -> Program {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
+    command.env_remove("OUTRIGGER_TOKEN");
+    command.args(["connect", &format!("http://{address}/mcp")]);
+    Program::spawn(command.args(options))
+}
+
+fn send(host: &mut Program, id: u64, method: &str, params: Value) {
+    let request = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+    host.write(&request.to_string());
+}
+
+/// Begins a session.
+fn initialize(host: &mut Program) {
+    let info = json!({"name": "host", "version": "1"});
+    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info});
+    send(host, 0, "initialize", params);
+    assert_eq!(host.event()["result"]["protocolVersion"], "2025-11-25");
+    host.write(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+}
+
+#[test]
+fn a_host_uses_both_generations_and_leaves_no_session() {
+    let server = example(&[]);
+    let address = server.address();
+    let mut host = connect(address, &[]);
+    initialize(&mut host);
+    for id in 1..=20 {
+        let arguments = json!({"a": id, "b": 1});
+        send(
+            &mut host,
+            id,
+            "tools/call",
+            json!({"name": "add", "arguments": arguments}),
+        );
+    }
+    let mut answers: Vec<_> = (1..=20).map(|_| host.event()).collect();
+    answers.sort_by_key(|answer| answer["id"].as_u64());
+    for (id, answer) in (1..).zip(answers) {
+        let text = format!("{}", id + 1);
+        assert_eq!(
+            (&answer["id"], &answer["result"]["content"][0]["text"]),
+            (&json!(id), &json!(text))
+        );
+    }
+    let meta = json!({
+        "progressToken": 1,
+        "io.modelcontextprotocol/protocolVersion": STATELESS,
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let count = json!({"name": "count", "arguments": {"steps": 2}, "_meta": meta});
+    send(&mut host, 30, "tools/call", count);
+    for step in 1..=2 {
+        assert_eq!(host.event()["params"]["progress"], step);
+    }
+    assert_eq!(host.event()["id"], 30);
+    assert_eq!(figure(address, "sessions"), 1);
+    // What the host still asks at its end is answered.
+    send(&mut host, 31, "tools/list", json!({}));
+    host.end_input();
+    assert_eq!(host.event()["id"], 31);
+    assert!(host.wait().success());
+    eventually("the session ends", || figure(address, "sessions") == 0);
+}
+
+#[test]
+fn a_call_that_may_have_run_gets_an_error_and_the_session_goes_on() {
+    // The server never answers a call of a tool.
+    let mut server = script(&[], r#"echo "$line" >&2"#);
+    let address = server.address();
+    let mut log = server.follow_log();
+    let cutter = Cutter::start(Some(address), Vec::new());
+    let mut host = connect(cutter.address, &[]);
+    initialize(&mut host);
+    send(&mut host, 1, "tools/call", json!({"name": "pay"}));
+    log.expect(r#""pay""#);
+    cutter.cut();
+    let error = host.event();
+    assert_eq!(
+        (&error["id"], &error["error"]["code"]),
+        (&json!(1), &json!(-32016))
+    );
+    let message = error["error"]["message"].as_str().expect("a text");
+    assert!(message.contains("may have run"), "{message}");
+    // The connection is new, and the session the same.
+    send(&mut host, 2, "tools/call", json!({"name": "again"}));
+    let text = log.expect(r#""again""#);
+    assert_eq!(text.matches(r#""pay""#).count(), 1, "{text}");
+    assert_eq!(figure(address, "sessions"), 1);
+}
+
+#[test]
+fn a_session_begins_again_when_the_server_has_restarted() {
+    let (first, second) = (example(&[]), example(&[]));
+    let second_address = second.address();
+    let cutter = Cutter::start(Some(first.address()), Vec::new());
+    let mut host = connect(cutter.address, &[]);
+    initialize(&mut host);
+    send(&mut host, 1, "tools/list", json!({}));
+    assert_eq!(host.event()["id"], 1);
+    cutter.set_target(Some(second_address));
+    drop(first);
+    cutter.cut();
+    let arguments = json!({"a": 1, "b": 2});
+    send(
+        &mut host,
+        2,
+        "tools/call",
+        json!({"name": "add", "arguments": arguments}),
+    );
+    let answer = host.event();
+    assert_eq!(
+        (&answer["id"], &answer["result"]["content"][0]["text"]),
+        (&json!(2), &json!("3"))
+    );
+    assert_eq!(figure(second_address, "sessions"), 1);
+    host.end_input();
+    assert!(host.wait().success());
+    eventually("the session ends", || {
+        figure(second_address, "sessions") == 0
+    });
+}
+
+/// A server of its own: each request head and body comes in order, and the next response is what `answer` sends.
+struct Raw {
+    listener: TcpListener,
+}
+
+impl Raw {
+    fn start() -> (Self, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        (Self { listener }, address)
+    }
+
+    /// The next connection, with its request.
+    fn request(&self) -> (TcpStream, String) {
+        let (stream, _) = self.listener.accept().expect("a connection");
+        let mut reader = BufReader::new(stream.try_clone().expect("a descriptor"));
+        let mut text = String::new();
+        while !text.ends_with("\r\n\r\n") {
+            assert!(reader.read_line(&mut text).expect("a request") > 0);
+        }
+        let length = text
+            .lines()
+            .find_map(|line| line.strip_prefix("Content-Length: "));
+        let length = length.map_or(0, |length| length.parse().expect("a number"));
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).expect("a body");
+        text.push_str(std::str::from_utf8(&body).expect("UTF-8"));
+        (stream, text)
+    }
+}
+
+fn respond(mut stream: TcpStream, head: &str, body: &str) {
+    let length = body.len();
+    let text =
+        format!("HTTP/1.1 {head}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}");
+    stream.write_all(text.as_bytes()).expect("it is read");
+}
+
+/// Answers the handshake of a session, and refuses the GET stream.
+fn serve_raw(raw: Raw) -> Receiver<(TcpStream, String)> {
+    let (sender, requests) = channel();
+    std::thread::spawn(move || {
+        loop {
+            let (stream, text) = raw.request();
+            if text.starts_with("GET ") && !text.contains("Last-Event-ID") {
+                respond(stream, "405 Method Not Allowed\r\n", "");
+            } else if sender.send((stream, text)).is_err() {
+                return;
+            }
+        }
+    });
+    requests
+}
+
+#[test]
+fn an_answer_is_resumed_and_cookies_tokens_and_fields_are_sent_each_time() {
+    let (raw, address) = Raw::start();
+    let requests = serve_raw(raw);
+    let next = || {
+        requests
+            .recv_timeout(std::time::Duration::from_secs(30))
+            .expect("a request")
+    };
+    let token = std::env::temp_dir().join(format!("outrigger-token-{}", std::process::id()));
+    std::fs::write(&token, "s3cret\n").expect("a file");
+    let options = [
+        "--header",
+        "X-Tenant: blue",
+        "--token-file",
+        token.to_str().expect("UTF-8"),
+    ];
+    let mut host = connect(address, &options);
+    send(
+        &mut host,
+        0,
+        "initialize",
+        json!({"protocolVersion": "2025-11-25"}),
+    );
+    let (stream, text) = next();
+    let own = ["X-Tenant: blue\r\n", "Authorization: Bearer s3cret\r\n"];
+    assert!(own.iter().all(|field| text.contains(field)), "{text}");
+    let result = r#"{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25"}}"#;
+    let head =
+        "200 OK\r\nContent-Type: application/json\r\nMcp-Session-Id: s1\r\nSet-Cookie: node=a\r\n";
+    respond(stream, head, result);
+    host.event();
+    send(&mut host, 1, "tools/call", json!({"name": "pay"}));
+    let (mut stream, text) = next();
+    for field in [
+        "Mcp-Session-Id: s1\r\n",
+        "MCP-Protocol-Version: 2025-11-25\r\n",
+        "Cookie: node=a\r\n",
+    ] {
+        assert!(text.contains(field), "{text}");
+    }
+    // The connection is lost behind the first event.
+    let event = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\nid: 7\nretry: 10\ndata: \n\nid: 8\nda";
+    stream.write_all(event.as_bytes()).expect("it is read");
+    drop(stream);
+    let (stream, text) = next();
+    assert!(text.starts_with("GET /mcp"), "{text}");
+    for field in ["Last-Event-ID: 7\r\n", "Cookie: node=a\r\n", own[0], own[1]] {
+        assert!(text.contains(field), "{text}");
+    }
+    let answer = "id: 8\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n";
+    respond(
+        stream,
+        "200 OK\r\nContent-Type: text/event-stream\r\n",
+        answer,
+    );
+    assert_eq!(
+        host.event(),
+        json!({"jsonrpc": "2.0", "id": 1, "result": {}})
+    );
+    host.end_input();
+    let (stream, text) = next();
+    assert!(
+        text.starts_with("DELETE /mcp") && text.contains("Mcp-Session-Id: s1"),
+        "{text}"
+    );
+    respond(stream, "200 OK\r\n", "");
+    assert!(host.wait().success());
+    std::fs::remove_file(token).expect("it is there");
+}
+
+#[test]
+fn a_refusal_is_answered_and_explained() {
+    let document = std::env::temp_dir().join(format!("outrigger-resource-{}", std::process::id()));
+    std::fs::write(&document, r#"{"resource":"https://mcp.example.com/mcp"}"#).expect("a file");
+    let program = env!("CARGO_BIN_EXE_outrigger");
+    let path = document.to_str().expect("UTF-8");
+    let server = Program::spawn(Command::new(program).args([
+        "mcp",
+        "--listen",
+        "127.0.0.1:0",
+        "--oauth-resource",
+        path,
+        "--",
+        program,
+        "example-mcp",
+    ]));
+    let address = server.address();
+    let mut host = connect(address, &[]);
+    send(&mut host, 0, "initialize", json!({}));
+    let answer = host.event();
+    let message = answer["error"]["message"].as_str().expect("an error");
+    let metadata = format!("http://{address}/.well-known/oauth-protected-resource");
+    assert!(
+        message.contains("401") && message.contains(&metadata),
+        "{message}"
+    );
+    let (status, log) = host.wait_and_read_log();
+    assert_eq!(status.code(), Some(1));
+    assert!(
+        log.contains(&metadata) && log.contains("--token-file"),
+        "{log}"
+    );
+    std::fs::remove_file(document).expect("it is there");
+
+    // A WebSocket needs another URL.
+    let echo = Program::start(&["echo", "--path", "/mcp"]);
+    let mut host = connect(echo.address(), &[]);
+    send(&mut host, 1, "ping", json!({}));
+    let message = host.event()["error"]["message"].to_string();
+    assert!(message.contains("ws://"), "{message}");
+    for options in [["--no-json"], ["--no-resume"]] {
+        let (status, log) = connect(address, &options).wait_and_read_log();
+        assert_eq!(status.code(), Some(2), "{log}");
+    }
+}
+
+#[test]
+fn a_server_that_is_not_there_is_waited_for() {
+    let cutter = Cutter::start(None, Vec::new());
+    let mut host = connect(cutter.address, &[]);
+    send(
+        &mut host,
+        0,
+        "initialize",
+        json!({"protocolVersion": "2025-11-25", "capabilities": {}}),
+    );
+    eventually("it tries again", || cutter.accepted() > 1);
+    let server = example(&[]);
+    cutter.set_target(Some(server.address()));
+    assert_eq!(host.event()["id"], 0);
+}
