@@ -376,7 +376,6 @@ impl<'a> Envelope<'a> {
     }
 
     /// The method. Empty for a response.
-    #[cfg(feature = "mcp")]
     pub(crate) fn method(&self) -> &str {
         match &self.kind {
             MessageKind::Request { method, .. } | MessageKind::Notification { method } => method,
