@@ -108,9 +108,17 @@ impl ClientTools {
         });
     }
 
+    /// Whether no request waits and no terminal runs, so that events and turns have nothing to do here.
+    fn is_idle(&self) -> bool {
+        self.calls.is_empty() && self.terminals.len() == 0
+    }
+
     /// Handles the queued requests, and returns all answers that are known.
     pub(super) fn take_answers(&mut self, ctx: &mut Context) -> Vec<Answer> {
         let mut answers = Vec::new();
+        if self.is_idle() {
+            return answers;
+        }
         for call in std::mem::take(&mut self.calls) {
             if let Some(answer) = self.handle(ctx, &call) {
                 if let Err(refused) = &answer {
@@ -184,7 +192,9 @@ impl ClientTools {
     // Events.
 
     pub(super) fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
-        self.terminals.ready(ctx, source, readiness);
+        if !self.is_idle() {
+            self.terminals.ready(ctx, source, readiness);
+        }
     }
 
     /// Handles a timer. Returns whether [`ClientTools::show`] is due.
