@@ -137,7 +137,7 @@ const nameOf = (one) => plain(one?.title || one?.id || "");
 function showState() {
   if (!lostSince) showConnection(...(view ? stateOf(view) : client?.agent ? ["live", "connected"] : ["", "connecting"]));
   const waiting = [...views.values()].reduce((sum, { transcript }) => sum + transcript.waiting, 0);
-  const title = view ? nameOf(view) : "Sessions";
+  const title = view ? nameOf(view.title ? view : { id: view.id, title: known.find(({ sessionId }) => sessionId === view.id)?.title }) : "Sessions";
   setText($("title"), title);
   const agent = plain(client?.agent?.agentInfo?.title ?? client?.agent?.agentInfo?.name ?? "Agent");
   document.title = `${waiting ? "(!) " : view?.running ? "… " : ""}${title} - ${agent} - Outrigger`;

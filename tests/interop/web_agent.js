@@ -353,6 +353,36 @@ async function kinds(browser) {
   console.log("  the kinds of both versions ok");
 }
 
+/** Without files from npm, text is shown as it is, with boxes around code. The program then serves web/without_marked.js as marked.js. */
+async function withoutNpm(browser) {
+  const server = await start();
+  const context = await browser.newContext();
+  const body = fs.readFileSync(path.join(__dirname, "../../web/without_marked.js"), "utf8");
+  let served = 0;
+  await context.route("**/.outrigger/web/marked.js*", (route) => {
+    served++;
+    return route.fulfill({ body, contentType: "text/javascript" });
+  });
+  const page = await context.newPage();
+  const errors = errorsOf(page);
+  await begin(page, server.page);
+  await ask(page, "/everything");
+  const shown = transcript(page);
+  await shown.getByText("1 test failed").waitFor(WAIT);
+  await state(page, "connected");
+  assert.equal(served, 1);
+  assert.match(await shown.locator(".answer .code pre").first().textContent(), /echo "\$HOME"/);
+  const text = await shown.textContent();
+  for (const part of ["# What I found", "| <b>bold</b> | 1 |", "[this](javascript:alert(1))", "and this follows the fence"]) assert.ok(text.includes(part), part);
+  assert.equal(await shown.locator("a[href^=javascript], script, img[src=x]").count(), 0);
+  await page.setViewportSize(PHONE);
+  await fits(page);
+  assert.deepEqual(errors, []);
+  await context.close();
+  await server.stop();
+  console.log("  markdown without npm files ok");
+}
+
 /** A mode, options, a paste and notifications. */
 async function choices(browser) {
   for (const [env, choose, want] of [
@@ -758,7 +788,7 @@ async function loads(browser) {
 
 async function main() {
   const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: [...ARGS, ...trust] });
-  const parts = { everything, kinds, choices, keyboard, phone, tools, work, hostile, files, cuts, links, approves, persons, loads };
+  const parts = { everything, withoutNpm, kinds, choices, keyboard, phone, tools, work, hostile, files, cuts, links, approves, persons, loads };
   try {
     for (const [name, part] of Object.entries(parts)) if (!process.env.ONLY || process.env.ONLY.split(",").includes(name)) await part(browser);
   } finally {
