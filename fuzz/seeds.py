@@ -241,6 +241,8 @@ write("mcp", mcp())
 # Two sessions that share a process, which is ready: calls, answers, and what follows an exit.
 ready = bytes([0, 0, 0, 0, 15, 0, 8, 0])
 write("mcp_sessions", [bytes([who]) + ready + bytes([2, 0, 2, 1, 8, 0, 8, 1, 16, 0, 15, 0]) for who in (0, 1)])
+# Calls that need input, which the client gives, and a subscription.
+write("mcp_newer", [bytes([0, 0, 9, 64, 11, 1, 11, 1, 7, 1, 3, 64, 12, 0, 12, 2])])
 write("router", routes())
 write("handshake", handshakes())
 write("frame_header", headers())

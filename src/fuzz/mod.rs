@@ -19,6 +19,7 @@
 //! | [`framing`] | a stream of framed messages | the messages are those of a naive decoder, for any cuts |
 //! | [`mcp`] | a request to an MCP endpoint, and tools | what is accepted agrees with its head; messages keep all but their ids |
 //! | [`screen`] | the output of a program on a terminal | the screen depends neither on how the output is split nor on when it is laid out; no panic |
+//! | [`mcp_newer`] | operations of a session in front of an MCP server of 2026-07-28 | each request is answered once, with what belongs to it; input reaches the request that needs it; nothing is left |
 //! | [`mcp_sessions`] | operations of sessions that share a process, and of the process | every message reaches only its session; each request is answered once; tables stay bounded |
 //! | [`attachments`], [`control`], [`process_calls`] | requests to processes | no panic; limits hold |
 
@@ -37,6 +38,8 @@ mod exchange;
 mod framing;
 #[cfg(feature = "mcp")]
 mod mcp;
+#[cfg(feature = "mcp")]
+mod mcp_newer;
 #[cfg(feature = "mcp")]
 mod mcp_sessions;
 #[cfg(feature = "screen")]
@@ -60,6 +63,8 @@ pub use exchange::exchange;
 pub use framing::{envelope, framing};
 #[cfg(feature = "mcp")]
 pub use mcp::mcp;
+#[cfg(feature = "mcp")]
+pub use mcp_newer::mcp_newer;
 #[cfg(feature = "mcp")]
 pub use mcp_sessions::mcp_sessions;
 #[cfg(feature = "screen")]

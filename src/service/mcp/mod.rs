@@ -169,6 +169,7 @@ pub(crate) mod fuzzed {
     use super::pool::with_subscription;
     use super::request::Post;
     pub(crate) use super::shared::{Incoming, Multiplexer, Output, Reach, Who};
+    pub(crate) use super::to_newer::{Side, ToNewer};
     pub(crate) use super::to_older::{answer, discovery, request as older_request};
     pub(crate) use super::{headers::Tools, reply::EventId};
 
