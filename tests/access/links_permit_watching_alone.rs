@@ -92,8 +92,7 @@ fn a_link_shows_one_process_until_it_is_revoked() {
         Some(json!({"path": path, "ttl_s": 60})),
     );
     let token = link["token"].as_str().expect("a token").to_owned();
-    let expected =
-        json!({"id": "1", "token": token, "path": path, "session": null, "expires_s": 60});
+    let expected = json!({"id": "1", "token": token, "path": path, "session": null, "answers": false, "expires_s": 60});
     assert_eq!((status, link), (200, expected));
     assert!(token.len() >= 32, "{token}");
     let (other, other_token) = issue(&server, "bob", json!({"path": path, "session": null}));
@@ -105,7 +104,10 @@ fn a_link_shows_one_process_until_it_is_revoked() {
         (&session["principal"], &session["scope"]),
         (&json!("link:1"), &json!("watch"))
     );
-    assert_eq!(session["only"], json!({"path": path, "session": null}));
+    assert_eq!(
+        session["only"],
+        json!({"path": path, "session": null, "answers": false})
+    );
     let left = session["expires_s"].as_u64().expect("a number");
     assert!((1..=60).contains(&left), "{left}");
 
@@ -494,7 +496,10 @@ fn the_holder_of_a_link_sees_the_turns_of_one_session() {
     let (_other, other_session) = server.session("/acp", &secret("ada"));
     let (_, token) = issue(&server, "ada", json!({"path": "/acp", "session": session}));
     let only = server.get("/.outrigger/session", &token)["only"].clone();
-    assert_eq!(only, json!({"path": "/acp", "session": session}));
+    assert_eq!(
+        only,
+        json!({"path": "/acp", "session": session, "answers": false})
+    );
     let mut watcher = watch(&server, "/acp", &session, &token);
     // The owner of the session may watch it without a link, and so may the same person with another scope.
     let mut owner = watch(&server, "/acp", &session, &secret("ada"));
@@ -779,4 +784,67 @@ fn a_link_does_not_show_a_later_session_of_the_same_name() {
         Some(json!({"path": "/acp", "session": "same"})),
     );
     assert_eq!(status, 403);
+}
+
+/// A link whose creator chose it lets its holder answer the permission requests of one session, and nothing more.
+#[test]
+fn the_holder_of_a_link_that_permits_it_answers_permission_requests() {
+    let server = serve(&[]);
+    let process = server.spawn(&secret("ada"), "exec cat");
+    let (_client, session) = server.session("/acp", &secret("ada"));
+    for (target, refused) in [
+        // This server lets only the client of a session answer.
+        (
+            json!({"path": "/acp", "session": session, "answers": true}),
+            403,
+        ),
+        (json!({"path": attach_path(&process), "answers": true}), 400),
+        (
+            json!({"path": "/acp", "session": session, "answers": 1}),
+            400,
+        ),
+    ] {
+        let (status, answer) = server.call(LINKS, &secret("ada"), Some(target.clone()));
+        assert_eq!(status, refused, "{target} {answer}");
+    }
+
+    let server = serve_with_approvals();
+    let (mut client, session) = server.session("/acp", &secret("ada"));
+    let target = json!({"path": "/acp", "session": session, "answers": true});
+    let (_, token) = issue(&server, "ada", target);
+    let who = server.get("/.outrigger/session", &token);
+    assert_eq!(
+        (&who["scope"], &who["only"]["answers"]),
+        (&json!("watch"), &json!(true))
+    );
+    assert_eq!(listed(&server)[0]["answers"], true);
+    let mut guest = watch(&server, "/acp", &session, &token);
+    let prompt = client.prompt(&session, "/permission please");
+    let asked = client.hear();
+    let mut shown = hear(&mut guest);
+    while shown["method"] != "session/request_permission" {
+        shown = hear(&mut guest);
+    }
+    assert_eq!(shown["id"], asked["id"]);
+    // It cannot stop the turn, or prompt.
+    let cancel =
+        json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}});
+    guest.send_frame(TEXT, cancel.to_string().as_bytes());
+    let outcome = json!({"outcome": {"outcome": "selected", "optionId": "yes"}});
+    let answer = json!({"jsonrpc": "2.0", "id": asked["id"], "result": outcome});
+    guest.send_frame(TEXT, answer.to_string().as_bytes());
+    let mut is_resolved = false;
+    let ended = loop {
+        let message = client.hear();
+        let update = &message["params"]["update"];
+        if update["sessionUpdate"] == "permission_resolved" {
+            assert_eq!(update["resolvedBy"]["principal"], "link:1", "{message}");
+            is_resolved = true;
+        }
+        if message["id"] == prompt && message.get("method").is_none() {
+            break message;
+        }
+    };
+    assert!(is_resolved);
+    assert_eq!(ended["result"]["stopReason"], "end_turn", "{ended}");
 }
