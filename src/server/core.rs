@@ -354,9 +354,10 @@ impl Core {
     pub(super) fn is_busy(&self) -> bool {
         self.registry.client_count() > 0
             || self.env.calls > 0
-            || self.registry.iter().any(|client| {
-                client.wire.queued() > 0 || client.wire.protocol.is_requesting_of_server()
-            })
+            || self
+                .registry
+                .iter()
+                .any(|client| client.wire.queued() > 0 || client.wire.protocol.is_in_exchange())
             || (self.shutdown.awaits_newcomers(self.env.now)
                 && self
                     .registry

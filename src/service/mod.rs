@@ -49,7 +49,7 @@ pub use app::{App, AppConfig};
 pub use child::{OnFailure, ProgramPlace, RestartLimit};
 pub use connect::{Bridge, BridgeConfig};
 #[cfg(feature = "client")]
-pub(crate) use connect::{HttpBridge, HttpBridgeConfig};
+pub(crate) use connect::{HttpBridge, HttpBridgeConfig, Listing};
 pub use echo::Echo;
 pub use endpoint::{Endpoint, ParseEndpointError};
 pub use framing::{Framing, ParseFramingError};

@@ -321,3 +321,72 @@ fn a_server_that_is_not_there_is_waited_for() {
     cutter.set_target(Some(server.address()));
     assert_eq!(host.event()["id"], 0);
 }
+
+/// The JSON objects in what `connect --list` prints, in their order.
+fn blocks(text: &str) -> Vec<Value> {
+    let parts = text.split("\n\n").filter(|part| part.starts_with('{'));
+    parts
+        .map(|part| serde_json::from_str(part).expect("JSON"))
+        .collect()
+}
+
+#[test]
+fn the_settings_of_other_clients_are_listed() {
+    let list = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
+        command
+            .env_remove("OUTRIGGER_TOKEN")
+            .args(["connect", "--list"])
+            .args(arguments);
+        let output = command.output().expect("it runs");
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        let error = String::from_utf8(output.stderr).expect("UTF-8");
+        (output.status.code(), text, error)
+    };
+    let (code, text, _) = list(&[
+        "https://devbox.example/mcp?token=s3cret",
+        "--header",
+        "X: y",
+    ]);
+    assert_eq!(code, Some(0));
+    assert!(!text.contains("s3cret"), "{text}");
+    let command = "claude mcp add --transport http devbox https://devbox.example/mcp --header 'Authorization: Bearer TOKEN'\n";
+    assert!(
+        text.contains(command) && text.contains("[mcp_servers.\"devbox\"]\n"),
+        "{text}"
+    );
+    let blocks_of = blocks(&text);
+    assert_eq!(blocks_of.len(), 5, "{text}");
+    assert_eq!(
+        blocks_of[0]["servers"]["devbox"]["url"],
+        "https://devbox.example/mcp"
+    );
+    let arguments = json!(["connect", "https://devbox.example/mcp", "--header", "X: y"]);
+    assert_eq!(blocks_of[4]["mcpServers"]["devbox"]["args"], arguments);
+
+    // The servers of an Outrigger.
+    let file = std::env::temp_dir().join(format!("outrigger-list-{}.json", std::process::id()));
+    std::fs::write(
+        &file,
+        r#"{"mcpServers":{"a":{"command":"cat"},"b":{"command":"cat"}}}"#,
+    )
+    .expect("a file");
+    let server = Program::start(&["serve", "--mcp-servers", file.to_str().expect("UTF-8")]);
+    let address = server.address();
+    let (code, text, error) = list(&[&format!("http://{address}")]);
+    assert_eq!((code, &*error), (Some(0), ""));
+    let servers = &blocks(&text)[1]["mcpServers"];
+    assert_eq!(
+        servers,
+        &json!({"a": {"url": format!("http://{address}/a")}, "b": {"url": format!("http://{address}/b")}})
+    );
+    std::fs::remove_file(file).expect("it is there");
+    let echo = Program::start(&["echo"]);
+    let (code, text, error) = list(&[&format!("http://{}", echo.address())]);
+    assert!(
+        code == Some(1) && text.is_empty() && error.contains("no MCP server"),
+        "{error}"
+    );
+    let (code, _, error) = list(&["ws://h/mcp"]);
+    assert!(code == Some(2) && error.contains("http://"), "{error}");
+}

@@ -12,6 +12,7 @@ use super::super::run::Failure;
 use super::super::settings::Settings;
 use super::super::values::{duration, size};
 use super::super::{Outcome, fail, logging};
+use super::listing;
 use super::{Command, Serves};
 use crate::service::attach::{Attach, AttachConfig, Ending};
 use crate::service::{
@@ -60,6 +61,10 @@ Exit codes: 0 standard input has ended, or the server has closed the connection 
             "use an MCP server over HTTP in a host that only starts programs",
             "outrigger connect http://127.0.0.1:7070/mcp",
         ),
+        (
+            "see what to write into the settings of MCP clients",
+            "outrigger connect --list http://127.0.0.1:7070/mcp",
+        ),
         #[cfg(feature = "tls")]
         (
             "present a token over TLS",
@@ -85,6 +90,12 @@ const CONNECT_FLAGS: &[Flag] = &[
         words: &["lines", "content-length"],
         help: "lines, or content-length: a header with the length precedes each message, as between editors and language servers",
         ..FRAMING
+    },
+    Flag {
+        name: "list",
+        help: "do not connect; print what to write into the settings of MCP clients for the server at an http:// or https:// URL. If URL has no path, ask the Outrigger there, whose token must permit its status, for all its MCP servers",
+        brief: Some("print the settings of MCP clients for URL"),
+        ..Flag::BASE
     },
     Flag {
         name: "no-json",
@@ -136,6 +147,9 @@ fn run_connect(mut settings: Settings) -> Result<Outcome, Failure> {
         Ok(connect) => connect,
         Err(error) => return Ok(fail(&error, Outcome::Usage)),
     };
+    if settings.has("list") {
+        return listing::run(settings, connect);
+    }
     let retry = Retry::default().with_give_up(settings.give_up());
     if connect.target().is_http() {
         return run_http(settings, connect.with_retry(retry));

@@ -4,6 +4,8 @@ mod agent;
 #[cfg(feature = "client")]
 mod connect;
 mod help;
+#[cfg(feature = "client")]
+mod listing;
 #[cfg(feature = "mcp")]
 mod mcp;
 mod pipe;

@@ -228,7 +228,7 @@ impl Client {
     pub(crate) fn drain(&mut self, env: &mut Env) {
         let queued = self.wire.queued();
         let Some(http) = self.wire.protocol.http_mut() else {
-            if self.wire.protocol.is_requesting_of_server() {
+            if self.wire.protocol.is_in_exchange() {
                 // Its service may have to say goodbye to the server, and ends it.
                 return;
             }

@@ -192,7 +192,7 @@ impl Client {
                 Err(error) => return self.fail(env, error),
             }
         }
-        if self.wire.protocol.is_requesting_of_server() {
+        if self.wire.protocol.is_for_requests() {
             self.send_request(env);
             if let Err(error) = self.wire.stream.flush() {
                 self.fail(env, ConnectError::Lost(error.to_string()));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::delivery::Detached;
 use crate::protocol::http::{HttpConnection, HttpState};
 use crate::protocol::{Time, WebSocket};
-use crate::server::connector::Outgoing;
+use crate::server::connector::{Outgoing, Phase};
 use crate::server::error::SendError;
 
 /// The protocol of a connection.
@@ -100,9 +100,15 @@ impl Protocol {
         self.outgoing().is_some()
     }
 
-    /// Whether this side makes HTTP requests on the connection.
-    pub(crate) fn is_requesting_of_server(&self) -> bool {
+    /// Whether the connection is for HTTP requests of this side.
+    pub(crate) fn is_for_requests(&self) -> bool {
         self.outgoing().is_some_and(|one| one.requesting.is_some())
+    }
+
+    /// Whether a request of this side is under way.
+    pub(crate) fn is_in_exchange(&self) -> bool {
+        let is_idle = self.outgoing().is_some_and(|one| one.phase == Phase::Idle);
+        self.is_for_requests() && !is_idle
     }
 
     /// Whether the connection was cut, and the client may resume it.

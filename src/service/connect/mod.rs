@@ -26,7 +26,7 @@ use self::continuing::Next;
 use self::durable::Durable;
 use self::ending::undelivered;
 #[cfg(feature = "client")]
-pub(crate) use self::http::{HttpBridge, HttpBridgeConfig};
+pub(crate) use self::http::{HttpBridge, HttpBridgeConfig, Listing};
 use self::output::Output;
 use self::requests::Requests;
 use self::restoration::Restoration;

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use super::exchange::{Body, Exchange, Purpose};
-use super::post::{Kind, Post, State, shown};
+use super::post::{Kind, Post, State};
 use super::session::{Session, cancelled, is_request_of_host};
 use crate::Time;
 use crate::protocol::client::HttpRequest;
@@ -51,7 +51,7 @@ const AFTER_ANSWER: Duration = Duration::from_secs(5);
 const GOODBYE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Messages of the host begin here. Lower numbers are for those that restore the session, which precede all others.
-const FIRST_OF_HOST: u64 = 1 << 32;
+pub(super) const FIRST_OF_HOST: u64 = 1 << 32;
 
 /// What the service must do.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ pub(super) struct Conversation {
     pub(super) session_since: Time,
     actions: VecDeque<Action>,
     last_post: u64,
-    last_own: u64,
+    pub(super) last_own: u64,
     last_exchange: u64,
     /// The revision of the last message that says its own.
     newest_version: Option<String>,
@@ -110,7 +110,7 @@ pub(super) struct Conversation {
     /// Whether the server has answered anything.
     pub(super) was_open: bool,
     /// Whether the last attempt to begin a session again has failed.
-    has_failed: bool,
+    pub(super) has_failed: bool,
     /// Whether only the end of the session is awaited.
     is_leaving: bool,
 }
@@ -459,92 +459,6 @@ impl Conversation {
         self.pump(now);
     }
 
-    /// The server has forgotten the session of this number.
-    pub(super) fn lose_session(&mut self, generation: u32) {
-        if generation != self.session.generation || !self.session.has_begun() {
-            return;
-        }
-        log::info!("the server has forgotten the session, and a new one begins");
-        self.session.lose();
-        if let Stream::Open(number) = self.stream {
-            self.drop_exchange(number);
-        }
-        self.stream = Stream::Off;
-        self.stream_id = None;
-        let own: Vec<u64> = self
-            .posts
-            .range(..FIRST_OF_HOST)
-            .map(|(serial, _)| *serial)
-            .collect();
-        for serial in own {
-            if let Some(Post {
-                state: State::Sent(number),
-                ..
-            }) = self.remove(serial)
-            {
-                self.drop_exchange(number);
-            }
-        }
-    }
-
-    /// Whether the session is being restored.
-    fn is_restoring(&self) -> bool {
-        let mut own = self.posts.range(..FIRST_OF_HOST);
-        self.session.is_lost || own.any(|(_, post)| post.is_barrier())
-    }
-
-    /// Begins a new session in place of one that was lost, because the server may speak first. After a failure, waits until a message
-    /// needs it.
-    fn begin_again(&mut self, now: Time) {
-        let is_begun = self.posts.range(..FIRST_OF_HOST).next().is_some();
-        let is_needed = !self.has_failed || self.posts.values().any(Post::is_in_session);
-        if !self.session.is_lost || is_begun || !is_needed {
-            return;
-        }
-        self.has_failed = false;
-        let serial = self.last_own + 1;
-        if let Some(text) = self.session.initialize_again(serial) {
-            self.session_since = now;
-            self.push_own(&text);
-        }
-    }
-
-    fn push_own(&mut self, text: &str) {
-        self.last_own += 1;
-        if let Ok(envelope) = Envelope::parse(text) {
-            self.posts.insert(self.last_own, Post::new(&envelope, true));
-        }
-    }
-
-    /// No new session could begin. The next message of the host makes another attempt.
-    fn fail_to_begin_again(&mut self, why: &str) {
-        log::warn!("no new session could begin: {why}");
-        self.has_failed = true;
-        self.posts.retain(|serial, _| *serial >= FIRST_OF_HOST);
-        let lost = self
-            .posts
-            .iter()
-            .filter(|(_, post)| post.is_in_session() && !matches!(post.state, State::Sent(_)));
-        let lost: Vec<u64> = lost.map(|(serial, _)| *serial).collect();
-        for serial in lost {
-            if let Some(Post {
-                kind: Kind::Request(id),
-                ..
-            }) = self.remove(serial)
-            {
-                let message = format!(
-                    "The server has forgotten the session, and no new one could begin: {why}"
-                );
-                self.act(Action::Answer(error(
-                    &id,
-                    code::CONNECTION_LOST,
-                    &message,
-                    None,
-                )));
-            }
-        }
-    }
-
     // What the server says.
 
     /// Handles a message of the server, which came in the answer to the message `serial`, or on the GET stream.
@@ -638,20 +552,8 @@ impl Conversation {
             }
             return self.act(Action::Write(text.to_owned()));
         }
-        if post.method != "initialize" {
-            return;
-        }
-        let outcome = match result {
-            Some(_) => self.session.handle_initialized_again(envelope),
-            None => Err(format!("the server has refused it: {}", shown(text))),
-        };
-        match outcome {
-            Ok(()) => {
-                for text in self.session.restoration(self.last_own + 2) {
-                    self.push_own(&text);
-                }
-            }
-            Err(why) => self.fail_to_begin_again(&why),
+        if post.method == "initialize" {
+            self.handle_begun_again(envelope, result.is_some());
         }
     }
 

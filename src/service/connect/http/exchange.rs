@@ -379,6 +379,9 @@ impl Refusal {
             text.push_str("; it redirects to ");
             text.push_str(&shown(location));
         }
+        if matches!(head.status(), 405 | 426) {
+            text.push_str("; the URL of a WebSocket begins with ws:// or wss://");
+        }
         let retry_after = head
             .single("retry-after")
             .and_then(|after| after.parse().ok());

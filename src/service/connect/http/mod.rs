@@ -6,7 +6,9 @@
 
 mod conversation;
 mod exchange;
+mod listing;
 mod post;
+mod restoring;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -18,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::conversation::{Action, Conversation};
+pub(crate) use self::listing::Listing;
 use super::output::Output;
 use crate::protocol::client::HttpRequest;
 use crate::service::advice::{Problem, with_advice};
