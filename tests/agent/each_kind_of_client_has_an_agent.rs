@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use crate::common::Wire;
 use crate::common::agent::{Client, error_code, example_agent};
 use crate::common::program::Program;
-use crate::common::traces::eventually;
+use crate::common::traces::{TraceFile, eventually};
 use serde_json::{Value, json};
 
 /// The processes in the response to `GET /status`.
@@ -145,4 +145,38 @@ fn a_request_that_is_not_answered_fails_in_time() {
     let mut client = Client::initialized(server.address());
     let answer = client.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
     assert_eq!(error_code(&answer), -32014, "{answer}");
+}
+
+/// The bug: the one process was told what its first client can do, and never learned of the files of the others.
+#[test]
+fn one_process_is_told_what_any_client_may_be_able_to_do() {
+    let log = TraceFile::new("one-process");
+    let script = format!("AGENT_LOG={} exec {}", log.path(), example_agent());
+    let server = Program::start(&["agent", "--one-process", "--", "sh", "-c", &script]);
+    let address = server.address();
+    let (mut without, first, _) = Client::with_session(address);
+    let (mut with, second, _) = with_files(address).open_session();
+    assert_eq!(processes(address).len(), 1);
+    let parsed = |line: Option<&str>| -> Value {
+        serde_json::from_str(line.expect("a line")).expect("JSON")
+    };
+    let told = parsed(log.text().lines().next());
+    let capabilities = &told["params"]["clientCapabilities"];
+    assert_eq!(capabilities["fs"]["readTextFile"], true, "{told}");
+    assert_eq!(capabilities["terminal"], true);
+    // One client is asked, and the server answers for the other one.
+    let prompt = with.prompt(&second, "read");
+    let asked = with.hear();
+    assert_eq!(asked["method"], "fs/read_text_file", "{asked}");
+    with.say(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"content": "x"}}));
+    assert_eq!(with.answer_to(prompt)["result"]["stopReason"], "end_turn");
+    let prompt = without.prompt(&first, "read");
+    assert_eq!(
+        without.answer_to(prompt)["result"]["stopReason"],
+        "end_turn"
+    );
+    let refused = parsed(log.text().lines().last());
+    assert_eq!(error_code(&refused), -32601, "{refused}");
+    let why = refused["error"]["data"].as_str().expect("a reason");
+    assert!(why.contains("fs.readTextFile"), "{why}");
 }

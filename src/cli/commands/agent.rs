@@ -162,7 +162,7 @@ const FLAGS: &[Flag] = &[
     },
     Flag {
         name: "one-process",
-        help: "one process of a shared agent for clients of every kind, with the version and the capabilities of the first client. Requests for which another client lacks the capability get the error -32601",
+        help: "one process of a shared agent for clients of every kind, with the version of the first client. The agent may request files, terminals and elicitations from all clients. Requests for which a client lacks the capability get the error -32601",
         set: |settings, _| turn_on(&mut settings.agent.one_process),
         ..Flag::BASE
     },

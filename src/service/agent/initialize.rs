@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use serde_json::{Value, json};
+
 use crate::service::jsonrpc::{Envelope, insert_member, member};
 use crate::{ClientId, Time};
 
@@ -151,17 +153,17 @@ pub(super) fn kind_of(envelope: &Envelope<'_>) -> Box<str> {
         let text = &envelope.text[range];
         // The parser has another limit on nesting. What it rejects is compared as text.
         let value = serde_json::from_str(text);
-        Some(value.unwrap_or_else(|_| serde_json::Value::String(text.to_owned())))
+        Some(value.unwrap_or_else(|_| Value::String(text.to_owned())))
     };
     let capabilities = |name: &str| {
         let capabilities = value(name).filter(|value| !value.is_null());
-        let mut capabilities = capabilities.unwrap_or_else(|| serde_json::json!({}));
+        let mut capabilities = capabilities.unwrap_or_else(|| json!({}));
         if let Some(members) = capabilities.as_object_mut() {
             members.remove("transport");
         }
         capabilities
     };
-    let kind = serde_json::json!([
+    let kind = json!([
         value("protocolVersion"),
         capabilities("clientCapabilities"),
         capabilities("capabilities"),
@@ -176,6 +178,8 @@ pub(super) struct Capabilities {
     write_files: bool,
     terminal: bool,
     elicitation: bool,
+    elicitation_form: bool,
+    elicitation_url: bool,
 }
 
 impl Capabilities {
@@ -190,24 +194,108 @@ impl Capabilities {
         };
         let is_true = |path: &[&str]| value(path) == Some("true");
         let is_object = |path: &[&str]| value(path).is_some_and(|value| value.starts_with('{'));
+        let announces = |path: &[&str]| {
+            ["clientCapabilities", "capabilities"]
+                .iter()
+                .any(|name| is_object(&[&[*name], path].concat()))
+        };
+        let elicitation = announces(&["elicitation"]);
+        let (form, url) = (
+            announces(&["elicitation", "form"]),
+            announces(&["elicitation", "url"]),
+        );
         Self {
             read_files: is_true(&["clientCapabilities", "fs", "readTextFile"]),
             write_files: is_true(&["clientCapabilities", "fs", "writeTextFile"]),
             terminal: is_true(&["clientCapabilities", "terminal"]),
-            elicitation: is_object(&["clientCapabilities", "elicitation"])
-                || is_object(&["capabilities", "elicitation"]),
+            elicitation,
+            // A client that announces no mode may have been written for a draft without modes.
+            elicitation_form: form || elicitation && !url,
+            elicitation_url: url || elicitation && !form,
         }
     }
 
-    /// Whether the agent may send the client this request. Methods without a capability are allowed.
-    pub(super) fn allow(self, method: &str) -> bool {
-        match method {
-            "fs/read_text_file" => self.read_files,
-            "fs/write_text_file" => self.write_files,
-            "elicitation/create" => self.elicitation,
-            _ if method.starts_with("terminal/") => self.terminal,
-            _ => true,
+    /// Why the agent may not send the client this request: a capability that the client has not announced. Methods without a
+    /// capability are allowed.
+    pub(super) fn missing_for(self, method: &str, request: &Envelope<'_>) -> Option<&'static str> {
+        let (has, missing) = match method {
+            "fs/read_text_file" => (
+                self.read_files,
+                "the client has not announced the capability fs.readTextFile",
+            ),
+            "fs/write_text_file" => (
+                self.write_files,
+                "the client has not announced the capability fs.writeTextFile",
+            ),
+            "elicitation/create" => match mode_of(request) {
+                Some(r#""form""#) => (
+                    self.elicitation_form,
+                    "the client has not announced the capability elicitation.form",
+                ),
+                Some(r#""url""#) => (
+                    self.elicitation_url,
+                    "the client has not announced the capability elicitation.url",
+                ),
+                _ => (
+                    self.elicitation,
+                    "the client has not announced the capability elicitation",
+                ),
+            },
+            _ if method.starts_with("terminal/") => (
+                self.terminal,
+                "the client has not announced the capability terminal",
+            ),
+            _ => (true, ""),
+        };
+        (!has).then_some(missing)
+    }
+}
+
+/// The mode of `elicitation/create`, as JSON.
+fn mode_of<'a>(elicitation: &Envelope<'a>) -> Option<&'a str> {
+    let mode = member(elicitation.text, elicitation.body.as_ref()?, "mode")?;
+    Some(&elicitation.text[mode])
+}
+
+/// The parameters of `initialize` for a process that serves clients of every kind: those of the first client, with every capability
+/// that lets the agent send requests. The router answers for clients that lack one of them. Other capabilities, which change what
+/// the agent's messages look like, remain those of the first client.
+pub(super) fn with_all_requests(params: &str) -> String {
+    let elicitation = json!({"form": {}, "url": {}});
+    let version_1 = json!({
+        "fs": {"readTextFile": true, "writeTextFile": true},
+        "terminal": true,
+        "elicitation": elicitation,
+    });
+    let is_version_1 = version_of(params).is_none_or(|version| version < 2);
+    let (name, all) = if is_version_1 {
+        ("clientCapabilities", version_1)
+    } else {
+        ("capabilities", json!({"elicitation": elicitation}))
+    };
+    let whole = 0..params.len();
+    let Some(found) = member(params, &whole, name) else {
+        return match params.starts_with('{') {
+            true => insert_member(params, &whole, &format!("\"{name}\":{all}")),
+            false => params.to_owned(),
+        };
+    };
+    let own = serde_json::from_str(&params[found.clone()]);
+    let merged = merge(own.unwrap_or_default(), all).to_string();
+    [&params[..found.start], &merged, &params[found.end..]].concat()
+}
+
+/// Adds the members of `more` to `own`, at any depth. Other values are replaced.
+fn merge(own: Value, more: Value) -> Value {
+    match (own, more) {
+        (Value::Object(mut own), Value::Object(more)) => {
+            for (name, value) in more {
+                let before = own.remove(&name).unwrap_or_default();
+                own.insert(name, merge(before, value));
+            }
+            Value::Object(own)
         }
+        (_, more) => more,
     }
 }
 
@@ -262,7 +350,7 @@ pub(super) fn with_client_tools(
     let before = range
         .clone()
         .map(|range| serde_json::from_str(&text[range]));
-    let mut capabilities: serde_json::Value = before.transpose().ok()?.unwrap_or_default();
+    let mut capabilities: Value = before.transpose().ok()?.unwrap_or_default();
     for (is_served, pointer) in [
         (tools.read_files, &["fs", "readTextFile"][..]),
         (tools.write_files, &["fs", "writeTextFile"]),
@@ -272,7 +360,7 @@ pub(super) fn with_client_tools(
             let mut place = &mut capabilities;
             for name in pointer {
                 if !place.is_object() {
-                    *place = serde_json::json!({});
+                    *place = json!({});
                 }
                 place = &mut place[name];
             }

@@ -123,8 +123,8 @@ pub struct AgentConfig {
     /// if their protocol version and capabilities are equal.
     /// If there are several principals, one of them can bring half of the kinds.
     pub max_agents: usize,
-    /// Whether one process of a shared ACP agent serves clients of every kind. It gets the `initialize` of the first client. Requests for
-    /// which another client lacks the capability are answered with an error in its place.
+    /// Whether one process of a shared ACP agent serves clients of every kind. It gets the `initialize` of the first client, with every
+    /// capability that lets it send requests. Requests for which a client lacks the capability are answered with an error in its place.
     pub one_process: bool,
     /// How long a shared agent may take to answer `initialize`.
     pub initialize_timeout: Option<Duration>,

@@ -230,20 +230,20 @@ impl Exchange {
         &self,
         client: Option<ClientId>,
         method: &str,
+        request: &Envelope<'_>,
     ) -> Option<Result<ClientId, (i32, &'static str, &'static str)>> {
         let client = client?;
         let state = self.clients.get(client)?;
-        Some(
-            if !state.capabilities.allow(method) && self.limits.protocol.has_handshake() {
-                let why = "the client has not announced this capability";
-                Err((code::NO_METHOD, "Method not found", why))
-            } else if state.agent_requests.len() >= self.limits.agent_requests {
-                let why = "too many requests wait for the client's answer";
-                Err((code::TOO_MANY, "Too many requests", why))
-            } else {
-                Ok(client)
-            },
-        )
+        let missing = || state.capabilities.missing_for(method, request);
+        let has_handshake = self.limits.protocol.has_handshake();
+        Some(if let Some(why) = has_handshake.then(missing).flatten() {
+            Err((code::NO_METHOD, "Method not found", why))
+        } else if state.agent_requests.len() >= self.limits.agent_requests {
+            let why = "too many requests wait for the client's answer";
+            Err((code::TOO_MANY, "Too many requests", why))
+        } else {
+            Ok(client)
+        })
     }
 
     /// Passes on a notification that refers to no session and no request. It goes to the client of all pending requests if that

@@ -369,7 +369,7 @@ impl Router {
             }
         };
         let permission = method == "session/request_permission";
-        let client = match self.exchange.check_asked(asked.client, method) {
+        let client = match self.exchange.check_asked(asked.client, method, envelope) {
             Some(Ok(client)) => client,
             Some(Err((code, message, why))) => {
                 return output.to_agent(process, &[&error(raw_id, code, message, Some(why))]);

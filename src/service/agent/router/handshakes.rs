@@ -9,7 +9,7 @@ use super::{Capabilities, Exchange, RequestClass, Router, RouterOutput};
 use crate::service::agent::Approvals;
 use crate::service::agent::initialize::{
     ClientToolSet, Initialize, PendingInitialize, declares_resume, kind_of, version_of,
-    with_client_tools,
+    with_all_requests, with_client_tools,
 };
 use crate::service::agent::response::with_meta;
 use crate::service::json::{Skimmer, quote};
@@ -106,6 +106,7 @@ impl Router {
         let upstream_id = self.exchange.requests.next_id();
         let deadline = self.exchange.limits.initialize_timeout;
         let deadline = deadline.map(|limit| now + limit);
+        let serves_all = self.exchange.limits.is_one_process;
         let Some(process) = self.exchange.processes.get_mut(index) else {
             return;
         };
@@ -143,10 +144,14 @@ impl Router {
                 }
             }
             initialize @ Initialize::Never => {
+                let params = params_of(envelope).unwrap_or("{}");
                 *initialize = Initialize::Pending(PendingInitialize {
                     ids: vec![upstream_id],
                     first_id: upstream_id,
-                    params: params_of(envelope).unwrap_or("{}").into(),
+                    params: match serves_all {
+                        true => with_all_requests(params).into(),
+                        false => params.into(),
+                    },
                     wanted: vec![(client, id.into())],
                     deadline,
                     ..PendingInitialize::default()

@@ -315,44 +315,113 @@ fn initialize_is_not_sent_without_end_to_an_agent_that_does_not_answer() {
     assert!(sim.output.clients.is_empty() && sim.output.agent.is_empty());
 }
 
-/// Some agents hold state that must not exist twice, and a second process takes memory.
+/// Some agents hold state that must not exist twice, and a second process takes memory. The bug: the agent was told what the first
+/// client can do, and did not ask the others for more.
 #[test]
 fn one_process_may_serve_clients_of_every_kind() {
     let mut limits = Simulation::new().router.limits();
     limits.is_one_process = true;
     let mut sim = Simulation::with_limits(limits);
-    let can = |read: bool| json!({"fs": {"readTextFile": read}});
     sim.connect(1);
-    sim.hello(
-        1,
-        &json!({"protocolVersion": 1, "clientCapabilities": can(true)}),
-    );
+    let own = json!({"fs": {"readTextFile": false, "x": 1}, "_meta": {"y": 2}});
+    let params =
+        json!({"protocolVersion": 1, "clientInfo": {"name": "a"}, "clientCapabilities": own});
+    sim.hello(1, &params);
+    let announced = json!({
+        "fs": {"readTextFile": true, "writeTextFile": true, "x": 1},
+        "terminal": true,
+        "elicitation": {"form": {}, "url": {}},
+        "_meta": {"y": 2},
+    });
+    let told = &sim.agent_received()["params"];
+    assert_eq!(told["clientCapabilities"], announced);
+    assert_eq!(told["clientInfo"], json!({"name": "a"}));
     sim.connect(2);
     sim.hello(2, &json!({"protocolVersion": 2, "capabilities": {}}));
     assert_eq!(sim.client_received(2)["result"]["protocolVersion"], 1);
+    sim.connect(3);
+    let can = json!({"fs": {"readTextFile": true}, "terminal": true, "elicitation": {"url": {}}});
+    sim.hello(3, &json!({"protocolVersion": 1, "clientCapabilities": can}));
     assert_eq!(sim.router.take_process_changes(), []);
-    for number in [1, 2] {
-        sim.session(number, &format!("s{number}"));
-        let read = json!({"sessionId": format!("s{number}"), "path": "/x"});
-        sim.clear();
-        sim.agent_sends(&request("5", "fs/read_text_file", &read));
-        if number == 1 {
-            assert_eq!(sim.client_received(1)["method"], "fs/read_text_file");
-        } else {
+    let refusals = |sim: &mut Simulation, number: u64| {
+        let name = format!("s{number}");
+        sim.session(number, &name);
+        let mut refusals = Vec::new();
+        for (method, mode) in [
+            ("fs/read_text_file", Value::Null),
+            ("fs/write_text_file", Value::Null),
+            ("terminal/create", Value::Null),
+            ("elicitation/create", json!("form")),
+            ("elicitation/create", json!("url")),
+            ("elicitation/create", json!("_own")),
+        ] {
+            sim.clear();
+            let params = json!({"sessionId": name, "mode": mode});
+            sim.agent_sends(&request("5", method, &params));
+            if sim.output.agent.is_empty() {
+                assert_eq!(sim.client_received(number)["method"], method);
+                continue;
+            }
             let refused = sim.agent_received();
             assert_eq!(code(&refused), -32601);
-            assert_eq!(
-                refused["error"]["data"],
-                "the client has not announced this capability"
-            );
+            let why = refused["error"]["data"].as_str().expect("a reason");
+            let missing = why.strip_prefix("the client has not announced the capability ");
+            refusals.push(missing.expect("a capability").to_owned());
         }
-    }
+        refusals
+    };
+    let all = [
+        "fs.readTextFile",
+        "fs.writeTextFile",
+        "terminal",
+        "elicitation.form",
+        "elicitation.url",
+        "elicitation",
+    ];
+    assert_eq!(refusals(&mut sim, 1), all);
+    assert_eq!(refusals(&mut sim, 2), all);
+    assert_eq!(
+        refusals(&mut sim, 3),
+        ["fs.writeTextFile", "elicitation.form"]
+    );
     // The same client cannot initialize the connection with other capabilities, but that makes no difference here.
     sim.client_sends(
         2,
         &request("9", "initialize", &json!({"protocolVersion": 1})),
     );
     assert_eq!(sim.client_received(2)["result"]["protocolVersion"], 1);
+}
+
+#[test]
+fn what_the_one_process_is_told_keeps_the_rest_of_the_first_clients_parameters() {
+    let told = |params: &Value| {
+        let mut limits = Simulation::new().router.limits();
+        limits.is_one_process = true;
+        let mut sim = Simulation::with_limits(limits);
+        sim.connect(1);
+        sim.hello(1, params);
+        sim.agent_received()["params"].clone()
+    };
+    let elicitation = json!({"form": {}, "url": {}});
+    let version_1 = json!({
+        "fs": {"readTextFile": true, "writeTextFile": true},
+        "terminal": true,
+        "elicitation": elicitation,
+    });
+    for params in [
+        json!({}),
+        json!({"clientCapabilities": {}}),
+        json!({"clientCapabilities": {"fs": {}, "elicitation": null}}),
+    ] {
+        assert_eq!(told(&params)["clientCapabilities"], version_1, "{params}");
+    }
+    let params = json!({"protocolVersion": 2, "info": {"name": "a"}, "capabilities": {"auth": {}}});
+    let expected = json!({
+        "protocolVersion": 2,
+        "info": {"name": "a"},
+        "capabilities": {"auth": {}, "elicitation": elicitation},
+    });
+    assert_eq!(told(&params), expected);
 }
 
 /// What a client says about its transport is not for the agent.

@@ -201,7 +201,7 @@ fn sim_with_elicitations(clients: u64) -> Simulation {
     let mut sim = Simulation::new();
     for number in 1..=clients {
         sim.connect(number);
-        let hello = json!({"clientCapabilities": {"elicitation": {"form": {}}}});
+        let hello = json!({"clientCapabilities": {"elicitation": {"form": {}, "url": {}}}});
         sim.client_sends(number, &request("0", "initialize", &hello));
         if number == 1 {
             sim.agent_answers(&json!({"protocolVersion": 1}));
