@@ -236,6 +236,9 @@ export class Transcript extends EventTarget {
       case "permission_resolved":
         this.#resolved(update);
         break;
+      case "prompt_received":
+        this.prompt(list(update.prompt));
+        break;
       case "turn_complete":
         this.endTurn(update.stopReason, update.error);
         break;

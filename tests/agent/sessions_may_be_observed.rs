@@ -44,10 +44,10 @@ fn an_observer_sees_a_turn_live_and_may_approve_with_any() {
         );
         assert_eq!(error_code(&refused), -32010);
         let prompt = client.prompt(&session, "permission hello");
-        assert_eq!(
-            watcher.hear()["params"]["update"]["content"]["text"],
-            "permission hello"
-        );
+        let echoed = watcher.hear()["params"]["update"].clone();
+        assert_eq!(echoed["sessionUpdate"], "prompt_received");
+        assert_eq!(echoed["prompt"][0]["text"], "permission hello");
+        assert!(echoed["sentBy"]["clientId"].is_string(), "{echoed}");
         let asked = client.hear();
         assert_eq!(asked["method"], "session/request_permission", "{asked}");
         let shown = watcher.hear();

@@ -27,6 +27,8 @@ pub(super) struct ClientState {
     pub(super) initialized: bool,
     /// Whether the client has sent a text message.
     pub(super) has_spoken: bool,
+    /// Whether the router has closed the client. The rest of a batch is not handled.
+    pub(super) is_closed: bool,
     /// Whether the client is a viewer: it does nothing but observe one session. Its messages are ignored.
     pub(super) is_viewer: bool,
     /// Whether it is a viewer that may answer permission requests.
@@ -61,6 +63,7 @@ impl ClientState {
             principal,
             initialized: false,
             has_spoken: false,
+            is_closed: false,
             is_viewer: false,
             may_answer: false,
             process: None,

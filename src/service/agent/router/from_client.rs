@@ -14,6 +14,9 @@ use crate::service::jsonrpc::{
 };
 use crate::{ClientId, CloseCode, Time};
 
+/// Why a client is closed that sends an id of over [`MAX_ID`] bytes.
+const ID_TOO_LONG: &str = "Request id too long";
+
 /// The result of the checks on a request.
 struct Admitted {
     class: RequestClass,
@@ -45,6 +48,9 @@ impl Router {
             return self.message_of_viewer(client, text, output);
         }
         if let Some(state) = self.exchange.clients.get_mut(client) {
+            if state.is_closed {
+                return;
+            }
             state.has_spoken = true;
         }
         if self.batch_from_client(now, client, text, output) {
@@ -56,19 +62,24 @@ impl Router {
             .get(client)
             .is_some_and(|state| !state.initialized);
         if is_first && text.len() > MAX_INITIALIZE {
-            return output.close(client, CloseCode::TOO_BIG, "initialize is over 1 MiB");
+            return self.close(
+                client,
+                CloseCode::TOO_BIG,
+                "initialize is over 1 MiB",
+                output,
+            );
         }
         let envelope = match Envelope::parse_client(text) {
             Ok(envelope) => envelope,
             Err(EnvelopeError::Invalid { id: Some(id), .. }) if id.len() > MAX_ID => {
-                return output.close(client, CloseCode::POLICY, "Request id too long");
+                return self.close(client, CloseCode::POLICY, ID_TOO_LONG, output);
             }
             Err(invalid) => {
                 return output.to_client(client, &[&invalid_message_error(text, &invalid)]);
             }
         };
         if envelope.id().is_some_and(|id| id.len() > MAX_ID) {
-            return output.close(client, CloseCode::POLICY, "Request id too long");
+            return self.close(client, CloseCode::POLICY, ID_TOO_LONG, output);
         }
         let Some(state) = self.exchange.clients.get_mut(client) else {
             return;
@@ -76,11 +87,8 @@ impl Router {
         if !state.initialized {
             let is_initialize = matches!(&envelope.kind, MessageKind::Request { method, .. } if method == "initialize");
             if !is_initialize {
-                return output.close(
-                    client,
-                    CloseCode::PROTOCOL,
-                    "The first message must be initialize",
-                );
+                let why = "The first message must be initialize";
+                return self.close(client, CloseCode::PROTOCOL, why, output);
             }
             state.initialized = true;
         }
@@ -138,9 +146,23 @@ impl Router {
     pub(crate) fn handle_binary(&mut self, client: ClientId, output: &mut impl RouterOutput) {
         let state = self.exchange.clients.get(client);
         if state.is_some_and(|state| !state.has_spoken && !state.is_viewer) {
-            return output.close(client, CloseCode::UNSUPPORTED, BINARY);
+            return self.close(client, CloseCode::UNSUPPORTED, BINARY, output);
         }
         self.exchange.counters.drop_client_message(client, BINARY);
+    }
+
+    /// Closes a client, and ignores what it sends after that.
+    fn close(
+        &mut self,
+        client: ClientId,
+        code: CloseCode,
+        reason: &str,
+        output: &mut impl RouterOutput,
+    ) {
+        if let Some(state) = self.exchange.clients.get_mut(client) {
+            state.is_closed = true;
+        }
+        output.close(client, code, reason);
     }
 
     /// Refuses a message that is too long. If it is an answer, the agent gets an error in its place.
@@ -233,7 +255,7 @@ impl Router {
 
         self.exchange.counters.count_request(admitted.class);
         if let (RequestClass::Prompt, Some(session)) = (admitted.class, &admitted.session) {
-            self.begin_turn(admitted.process, session, envelope, output);
+            self.begin_turn((client, admitted.process), session, envelope, output);
         }
         // The request is recorded before it is sent, so its response cannot arrive first.
         let process = admitted.process;
@@ -288,13 +310,14 @@ impl Router {
     /// Notes that a prompt begins a turn of a session, and shows it to the observers.
     fn begin_turn(
         &mut self,
-        process: usize,
+        (client, process): (ClientId, usize),
         session: &SessionKey,
         envelope: &Envelope<'_>,
         output: &mut impl RouterOutput,
     ) {
         if !self.exchange.has_long_turns(process) {
-            self.sessions.show_prompt(session, envelope, output);
+            self.sessions
+                .show_prompt(&self.exchange, client, session, envelope, output);
         } else if let Some(bound) = self.sessions.get_mut(session) {
             bound.activity.handle_prompt();
         }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use super::observers::{prompt_updates, turn_complete};
+use super::observers::{agent_message_of, prompt_updates, turn_complete};
 use super::sessions::{SessionKey, Sessions};
 use super::{Router, RouterOutput};
 use crate::ClientId;
@@ -141,6 +141,13 @@ impl History {
         }
     }
 
+    /// The id of the agent's last message in the current turn, as JSON.
+    pub(super) fn last_message(&self) -> Option<String> {
+        let turn = self.entries(0).rev();
+        let mut turn = turn.take_while(|(_, entry, _)| *entry == Entry::Update);
+        turn.find_map(|(_, _, update)| agent_message_of(&update).map(str::to_owned))
+    }
+
     /// The position of the last update of a message. `id` is JSON.
     fn position_of(&self, id: &str) -> Option<usize> {
         let mut entries = self.entries(0);
@@ -224,17 +231,23 @@ impl Sessions {
         };
         // The whole history was searched for a position, or is sent.
         output.charge(session.history.text.len());
+        let mut last = None;
         for (_, entry, text) in session.history.entries(from) {
             match entry {
-                Entry::Update => output.to_client(client, &[&text]),
+                Entry::Update => {
+                    last = agent_message_of(&text).map(str::to_owned).or(last);
+                    output.to_client(client, &[&text]);
+                }
                 Entry::Prompt => {
+                    last = None;
                     for update in prompt_updates(key, &text) {
                         output.to_client(client, &[&update]);
                     }
                 }
                 Entry::TurnComplete => {
                     if let Ok(response) = Envelope::parse(&text) {
-                        output.to_client(client, &[&turn_complete(key, &response)]);
+                        let update = turn_complete(key, &response, last.take().as_deref());
+                        output.to_client(client, &[&update]);
                     }
                 }
             }

@@ -2,7 +2,8 @@
 //! Protocol. They may answer its permission requests if the settings permit it.
 //!
 //! An observer gets the agent's notifications for the session, the prompts of the session's client, and the permission
-//! requests. These are requests if the observer may answer them, and notifications otherwise. It controls nothing.
+//! requests. Those that have attached are told of prompts and turns as the proposal says; viewers, and a replay, have the prompts as
+//! messages of the user. These are requests if the observer may answer them, and notifications otherwise. It controls nothing.
 //!
 //! Viewers are observers that do nothing else, such as pages that connect with `?watch=SESSION`, also with a link. They send no
 //! messages, not even `initialize`.
@@ -14,7 +15,7 @@ use super::sessions::{Session, SessionError, SessionKey, Sessions};
 use super::{Exchange, Router, RouterOutput, remove};
 use crate::service::agent::named::Named;
 use crate::service::json::{Skimmer, quote};
-use crate::service::jsonrpc::{Envelope, code, error, member};
+use crate::service::jsonrpc::{Envelope, code, error, error_with, member};
 use crate::{ClientId, Principal, Scope};
 
 /// The maximum number of observers of a session.
@@ -24,7 +25,7 @@ const MAX_SHOWN_BLOCKS: usize = 64;
 /// The maximum length of a client's name and version, as JSON.
 const MAX_NAME: usize = 256;
 
-/// The name and version in the parameters of `initialize`, as a JSON object.
+/// The name and version in the parameters of `initialize` or `session/attach`, as a JSON object.
 pub(super) fn name_of(initialize: &Envelope<'_>) -> Box<str> {
     let text = initialize.text;
     let params = initialize.body.as_ref();
@@ -79,7 +80,8 @@ impl Router {
             }
             Err(refused) => {
                 self.exchange.counters.denied += u64::from(refused == SessionError::Denied);
-                output.to_client(client, &[&not_attached(refused, id)]);
+                let session = envelope.session.as_deref().unwrap_or_default();
+                output.to_client(client, &[&not_attached(refused, id, session)]);
             }
         }
         true
@@ -142,10 +144,14 @@ impl Sessions {
             _ => "",
         };
         let key = key.clone();
-        if let Some(state) = exchange.clients.get_mut(client)
-            && let Some(own_id) = own_id(envelope)
-        {
-            state.own_id = Some(own_id.into());
+        if let Some(state) = exchange.clients.get_mut(client) {
+            if let Some(own_id) = own_id(envelope) {
+                state.own_id = Some(own_id.into());
+            }
+            let name = name_of(envelope);
+            if &*name != "{}" {
+                state.name = name;
+            }
         }
         let bound = self.get(&key).ok_or(SessionError::Denied)?;
         let describe = |client: ClientId, role: &str| {
@@ -258,24 +264,55 @@ pub(super) fn own_update(session: &str, update: &str) -> String {
     )
 }
 
-/// The updates that show the content of a prompt. An update has one block of content, so the number of blocks is limited. The last
-/// update says so.
-pub(super) fn prompt_updates(session: &str, blocks: &str) -> Vec<String> {
-    let mut updates = Vec::new();
-    let mut add = |content: &str| {
-        let update = format!(r#"{{"sessionUpdate":"user_message_chunk","content":{content}}}"#);
-        updates.push(own_update(session, &update));
-    };
-    let scanned = Skimmer::new(blocks).array_up_to(MAX_SHOWN_BLOCKS, |block| add(&blocks[block]));
-    if scanned == Ok(true) {
-        add(r#"{"type":"text","text":"[further blocks of the prompt are not shown]"}"#);
+/// The blocks of a prompt that observers are shown. Their number is limited, and the last one says so.
+fn shown_blocks(blocks: &str) -> Vec<&str> {
+    let mut shown = Vec::new();
+    let mut scanner = Skimmer::new(blocks);
+    if scanner.array_up_to(MAX_SHOWN_BLOCKS, |block| shown.push(&blocks[block])) == Ok(true) {
+        shown.push(r#"{"type":"text","text":"[further blocks of the prompt are not shown]"}"#);
     }
-    updates
+    shown
+}
+
+/// The updates that show the content of a prompt. An update has one block of content.
+pub(super) fn prompt_updates(session: &str, blocks: &str) -> Vec<String> {
+    let update = |content: &&str| {
+        let update = format!(r#"{{"sessionUpdate":"user_message_chunk","content":{content}}}"#);
+        own_update(session, &update)
+    };
+    shown_blocks(blocks).iter().map(update).collect()
+}
+
+/// The update that shows a prompt, and who has sent it.
+fn prompt_received(session: &str, prompt: &Envelope<'_>, blocks: &str, sent_by: &str) -> String {
+    let id = prompt.body.as_ref();
+    let id = id.and_then(|params| member(prompt.text, params, "messageId"));
+    let id = id.map(|id| &prompt.text[id]);
+    let id = id.filter(|id| id.starts_with('"') && id.len() <= MAX_NAME);
+    let id = id.map_or(String::new(), |id| format!(r#""messageId":{id},"#));
+    let shown = shown_blocks(blocks).join(",");
+    let kind = r#""sessionUpdate":"prompt_received","type":"prompt_received""#;
+    let update = format!(r#"{{{kind},{id}"prompt":[{shown}],"sentBy":{sent_by}}}"#);
+    own_update(session, &update)
+}
+
+/// The id of the agent's message to which an update belongs, as JSON. Not all agents send ids.
+pub(super) fn agent_message_of(update: &str) -> Option<&str> {
+    // The search is faster than the parser.
+    if !update.contains("\"messageId\"") {
+        return None;
+    }
+    let envelope = Envelope::parse(update).ok()?;
+    let found = member(update, envelope.body.as_ref()?, "update")?;
+    let kind = &update[member(update, &found, "sessionUpdate")?];
+    let id = &update[member(update, &found, "messageId")?];
+    let is_it = kind == r#""agent_message_chunk""# && id.starts_with('"') && id.len() <= MAX_NAME;
+    is_it.then_some(id)
 }
 
 /// The update that tells how a turn has ended: `response` answers its prompt. It has the reason, and the code and message of an error.
-/// The rest may name other sessions.
-pub(super) fn turn_complete(session: &str, response: &Envelope<'_>) -> String {
+/// The rest may name other sessions. `last` is the id of the agent's last message in the turn, as JSON.
+pub(super) fn turn_complete(session: &str, response: &Envelope<'_>, last: Option<&str>) -> String {
     let text = response.text;
     let reason = response
         .body
@@ -295,15 +332,18 @@ pub(super) fn turn_complete(session: &str, response: &Envelope<'_>) -> String {
         }
         (None, None) => r#""stopReason":null"#.to_owned(),
     };
+    let last = last.map_or(String::new(), |id| format!(r#","messageId":{id}"#));
     let kind = r#""sessionUpdate":"turn_complete","type":"turn_complete""#;
-    own_update(session, &format!("{{{kind},{outcome}}}"))
+    own_update(session, &format!("{{{kind},{outcome}{last}}}"))
 }
 
 impl Sessions {
-    /// Shows a prompt to the observers of a session, and keeps it for those who attach later. In version 2, the agent's updates do
-    /// both.
+    /// Shows a client's prompt to the observers of a session, and keeps it for those who attach later. In version 2, the agent's
+    /// updates do both.
     pub(super) fn show_prompt(
         &mut self,
+        exchange: &Exchange,
+        client: ClientId,
         key: &SessionKey,
         prompt: &Envelope<'_>,
         output: &mut impl RouterOutput,
@@ -313,8 +353,18 @@ impl Sessions {
         };
         let blocks = &prompt.text[blocks.clone()];
         if let Some(session) = self.get(key).filter(|session| session.is_observed()) {
-            for update in prompt_updates(key, blocks) {
-                session.tell_observers(&update, output);
+            let is_viewer = |observer: &ClientId| exchange.clients.is_viewer(*observer);
+            let (viewers, attached): (Vec<_>, Vec<_>) =
+                session.others().into_iter().partition(is_viewer);
+            if !viewers.is_empty() {
+                for update in prompt_updates(key, blocks) {
+                    output.to_clients(&viewers, &update);
+                }
+            }
+            if !attached.is_empty() {
+                let sender = exchange.clients.get(client);
+                let by = sender.map_or("{}".to_owned(), |state| state.describe(client, None));
+                output.to_clients(&attached, &prompt_received(key, prompt, blocks, &by));
             }
         }
         self.remember(key, Entry::Prompt, blocks);
@@ -328,7 +378,9 @@ impl Sessions {
         output: &mut impl RouterOutput,
     ) {
         if let Some(session) = self.get(key).filter(|session| session.is_observed()) {
-            session.tell_observers(&turn_complete(key, response), output);
+            let last = session.history.last_message();
+            let update = turn_complete(key, response, last.as_deref());
+            session.tell_observers(&update, output);
         }
         self.remember(key, Entry::TurnComplete, response.text);
     }
@@ -340,13 +392,18 @@ impl Session {
         !self.observers.is_empty()
     }
 
-    /// Sends a message to the observers of the session.
-    fn tell_observers(&self, text: &str, output: &mut impl RouterOutput) {
+    /// The observers of the session, without the client that controls it.
+    fn others(&self) -> Vec<ClientId> {
         let controller = self.controller();
         let observers = self.observers.iter().copied();
-        let observers: Vec<ClientId> = observers
+        observers
             .filter(|observer| Some(*observer) != controller)
-            .collect();
+            .collect()
+    }
+
+    /// Sends a message to the observers of the session.
+    fn tell_observers(&self, text: &str, output: &mut impl RouterOutput) {
+        let observers = self.others();
         if !observers.is_empty() {
             output.to_clients(&observers, text);
         }
@@ -395,8 +452,8 @@ fn own_id<'a>(attach: &'a Envelope<'_>) -> Option<&'a str> {
     (id.starts_with('"') && id.len() <= MAX_NAME).then_some(id)
 }
 
-/// The response to a `session/attach` or `session/detach` that is refused, with the codes of the proposal.
-fn not_attached(refused: SessionError, id: &str) -> String {
+/// The response to a `session/attach` or `session/detach` that is refused, with the codes of the proposal, and the session in `data`.
+fn not_attached(refused: SessionError, id: &str, session: &str) -> String {
     let (code, message) = match refused {
         SessionError::NotFound | SessionError::Lost => (code::NO_SESSION, "Session not found"),
         SessionError::Denied
@@ -414,7 +471,9 @@ fn not_attached(refused: SessionError, id: &str) -> String {
             return refused.response(id);
         }
     };
-    error(id, code, message, Some(&refused.to_string()))
+    let reason = quote(&refused.to_string());
+    let data = format!(r#"{{"sessionId":{},"reason":{reason}}}"#, quote(session));
+    error_with(Some(id), code, message, Some(&data))
 }
 
 /// The session that a message names in `sessionId`, in exactly this spelling.

@@ -212,3 +212,24 @@ fn the_answers_that_wait_for_others_are_limited_for_all_batches_of_a_client() {
     assert!(held <= 2 << 20, "{held} bytes");
     assert_eq!(sim.output.batches.len(), 100);
 }
+
+/// The bug: the messages behind the one for which a client is closed were still passed on.
+#[test]
+fn the_rest_of_a_batch_is_not_handled_after_its_client_was_closed() {
+    let mut sim = version_2(1);
+    let mode = json!({"sessionId": "s1"});
+    let long = format!("\"{}\"", "x".repeat(1100));
+    sim.client_sends(
+        1,
+        &batch(&[
+            request("1", "session/set_mode", &mode),
+            request(&long, "session/set_mode", &mode),
+            request("2", "session/set_mode", &mode),
+            notification("session/cancel", &mode),
+        ]),
+    );
+    assert_eq!(sim.output.closed, [(client(1), CloseCode::POLICY)]);
+    assert_eq!(sim.output.agent.len(), 1, "{:?}", sim.output.agent);
+    sim.client_sends(1, &request("3", "session/set_mode", &mode));
+    assert_eq!(sim.output.agent.len(), 1);
+}

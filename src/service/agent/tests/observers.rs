@@ -59,29 +59,27 @@ fn received(sim: &Simulation, number: u64) -> Vec<Value> {
 /// The bug: each block of a prompt became a message for each observer, so 2 MB with 990,000 blocks and 64 observers stopped the
 /// server for 10 seconds.
 #[test]
-fn the_observers_of_a_prompt_share_a_limited_number_of_updates() {
+fn the_observers_of_a_prompt_share_an_update_with_a_limited_number_of_blocks() {
     let (mut sim, token) = live(Approvals::Owner);
     (2..10).for_each(|number| observe(&mut sim, number, &token));
     sim.clear();
     sim.output.messages = 0;
-    let mut blocks = vec![json!({"type": "text", "text": "hi"}); 64];
-    let mut prompt = |blocks: &[Value]| {
+    let mut prompt = |count: usize| {
+        let blocks = vec![json!({"type": "text", "text": "hi"}); count];
         let prompt = json!({"sessionId": "s", "prompt": blocks});
         sim.clear();
         sim.client_sends(1, &request("5", "session/prompt", &prompt));
         let all: Vec<Vec<Value>> = (2..10).map(|number| received(&sim, number)).collect();
-        assert!(all.iter().all(|one| *one == all[0]));
-        let messages = std::mem::take(&mut sim.output.messages);
-        (messages, all[0].clone())
+        assert!(all.iter().all(|one| one.len() == 1 && *one == all[0]));
+        assert_eq!(std::mem::take(&mut sim.output.messages), 1);
+        let shown = &all[0][0]["params"]["update"]["prompt"];
+        shown.as_array().expect("blocks").clone()
     };
-    let (messages, shown) = prompt(&blocks);
-    assert_eq!((messages, shown.len()), (64, 64));
-    blocks.resize(10_000, json!(0));
-    let (messages, shown) = prompt(&blocks);
-    assert_eq!((messages, shown.len()), (65, 65));
-    let content = &shown[64]["params"]["update"]["content"];
+    assert_eq!(prompt(64).len(), 64);
+    let shown = prompt(10_000);
+    assert_eq!(shown.len(), 65);
     assert_eq!(
-        content["text"],
+        shown[64]["text"],
         "[further blocks of the prompt are not shown]"
     );
 }
@@ -100,35 +98,30 @@ fn an_observer_sees_what_happens_and_controls_nothing() {
     sim.clear();
 
     let blocks = json!([{"type": "text", "text": "hi"}, {"type": "text", "text": "there"}]);
-    let prompt = json!({"sessionId": "s", "prompt": blocks});
+    let prompt = json!({"sessionId": "s", "messageId": "u1", "prompt": blocks});
     sim.client_sends(1, &request("5", "session/prompt", &prompt));
     let turn = sim.agent_received()["id"].clone();
-    let update = notification("session/update", &json!({"sessionId": "s", "x": 1}));
+    let chunk = json!({"sessionUpdate": "agent_message_chunk", "messageId": "a1"});
+    let update = json!({"sessionId": "s", "x": 1, "update": chunk});
+    let update = notification("session/update", &update);
     sim.agent_sends(&update);
     sim.agent_sends(&permission("7"));
     sim.agent_sends(
         &json!({"jsonrpc": "2.0", "id": turn, "result": {"stopReason": "end_turn"}}).to_string(),
     );
     let seen = received(&sim, 2);
-    let shown: Vec<_> = seen[..2]
-        .iter()
-        .map(|seen| &seen["params"]["update"])
-        .collect();
-    assert_eq!(shown[0]["sessionUpdate"], "user_message_chunk");
+    let sent_by = json!({"clientId": id, "name": "editor", "version": "2", "principal": "ada"});
+    let expected = json!({"sessionUpdate": "prompt_received", "type": "prompt_received", "messageId": "u1", "prompt": blocks, "sentBy": sent_by});
+    assert_eq!(seen[0]["params"]["update"], expected);
+    assert_eq!(seen[1]["params"]["x"], 1);
     assert_eq!(
-        (&shown[0]["content"]["text"], &shown[1]["content"]["text"]),
-        (&json!("hi"), &json!("there"))
-    );
-    assert_eq!(seen[2]["params"]["x"], 1);
-    assert_eq!(
-        (&seen[3]["method"], &seen[3]["id"]),
+        (&seen[2]["method"], &seen[2]["id"]),
         (&json!("session/request_permission"), &Value::Null)
     );
-    assert_eq!(seen[3]["params"]["toolCall"]["toolCallId"], "t1");
-    let complete = &seen[4]["params"]["update"];
-    assert_eq!(complete["sessionUpdate"], "turn_complete");
-    assert_eq!(complete["stopReason"], "end_turn");
-    assert_eq!((seen.len(), received(&sim, 1).len()), (5, 3));
+    assert_eq!(seen[2]["params"]["toolCall"]["toolCallId"], "t1");
+    let complete = json!({"sessionUpdate": "turn_complete", "type": "turn_complete", "stopReason": "end_turn", "messageId": "a1"});
+    assert_eq!(seen[3]["params"]["update"], complete);
+    assert_eq!((seen.len(), received(&sim, 1).len()), (4, 3));
 
     // It controls nothing.
     sim.clear();
@@ -213,6 +206,8 @@ fn who_may_attach_to_a_session_in_each_state() {
                 permitted || [-32001, -32002].contains(&code(&answer)),
                 "{answer}"
             );
+            let data = &answer["error"]["data"];
+            assert!(permitted || data["sessionId"] == "s", "{answer}");
             assert!(sim.output.agent.is_empty(), "{state} {case}");
             sim.disconnect(2);
         }
@@ -395,6 +390,20 @@ fn observers_are_limited_and_leave_nothing_behind() {
     );
 }
 
+/// Several windows of one program have one name in `initialize`.
+#[test]
+fn an_observer_may_have_a_name_of_its_own() {
+    let (mut sim, token) = live(Approvals::Owner);
+    observe(&mut sim, 2, &token);
+    sim.join_as(3, named("cy"));
+    let params = json!({"sessionId": "s", "clientId": "own", "clientInfo": {"name": "dashboard", "version": "7"}, "_meta": {"outrigger": {"watchToken": token}}});
+    sim.client_sends(3, &request("3", "session/attach", &params));
+    sim.client_sends(2, &attach("4", &json!({"watchToken": token})));
+    let known = sim.client_received(2)["result"]["connectedClients"][1].clone();
+    let expected = json!({"clientId": "own", "name": "dashboard", "version": "7", "principal": "cy", "role": "observer"});
+    assert_eq!(known, expected);
+}
+
 #[test]
 fn observers_of_version_two_see_what_the_agent_sends() {
     let mut sim = Simulation::new();
@@ -416,15 +425,32 @@ fn observers_of_version_two_see_what_the_agent_sends() {
     assert!(received(&sim, 2).is_empty(), "the agent echoes the prompt");
     sim.agent_sends(&notification("session/update", &json!({"sessionId": "s"})));
     assert_eq!(received(&sim, 2).len(), 1);
-    let subject = json!({"type": "tool_call", "toolCall": {"toolCallId": "t2"}});
-    let params = json!({"sessionId": "s", "title": "May I?", "subject": subject, "options": []});
-    sim.agent_sends(&request("7", "session/request_permission", &params));
-    let id = sim.client_received(1)["id"].clone();
-    sim.client_sends(1, &allow(&id));
-    assert_eq!(
-        sim.client_received(2)["params"]["update"]["toolCallId"],
-        "t2"
-    );
+    for (subject, call) in [
+        (
+            json!({"type": "tool_call", "toolCall": {"toolCallId": "t2"}}),
+            json!("t2"),
+        ),
+        (
+            json!({"type": "command", "command": "ls", "toolCallId": "t3"}),
+            json!("t3"),
+        ),
+        (json!({"type": "command", "command": "ls"}), Value::Null),
+        (Value::Null, Value::Null),
+    ] {
+        let mut params = json!({"sessionId": "s", "title": "May I?", "options": []});
+        if !subject.is_null() {
+            params["subject"] = subject;
+        }
+        sim.agent_sends(&request("7", "session/request_permission", &params));
+        let id = sim.client_received(1)["id"].clone();
+        sim.client_sends(1, &allow(&id));
+        let resolved = &sim.client_received(2)["params"]["update"];
+        assert_eq!(resolved["sessionUpdate"], "permission_resolved");
+        assert_eq!(
+            (&resolved["requestId"], &resolved["toolCallId"]),
+            (&id, &call)
+        );
+    }
 }
 
 /// The texts and kinds of the updates that a client got after the answer to `session/attach`.
@@ -490,6 +516,8 @@ fn a_late_observer_gets_the_history_that_it_asks_for() {
             &mut sim,
             json!({"historyPolicy": policy, "clientId": "mine"}),
         );
+        let complete = &received(&sim, 2)[5]["params"]["update"];
+        assert_eq!(complete["messageId"], "m2", "the agent's last message");
         assert_eq!(result["historyPolicy"], "full");
         assert_eq!(result["clientId"], "mine");
         assert_eq!(pending(&result), "t1");
