@@ -17,8 +17,11 @@ use crate::service::jsonrpc::{
 };
 use crate::{ClientId, Context};
 
-/// The number of messages that are kept although the client has confirmed them.
+/// The maximum number of messages that are kept although the client has confirmed them.
 pub(super) const RETAINED: u64 = 1000;
+
+/// The average length of messages for which the announced number is kept. Half of the buffer is for confirmed messages.
+const ANNOUNCED_LENGTH: usize = 2 << 10;
 
 /// The method with which a client comes back.
 const RESUME: &str = "stream/resume";
@@ -273,15 +276,17 @@ impl Durable {
     pub(super) fn announcement(&self, ctx: &Context, client: ClientId) -> Option<Announcement> {
         let id = &self.connections.get(&client)?.id;
         let config = ctx.config();
-        let grace = config.resume.unwrap_or_default().grace.as_secs();
+        let resume = config.resume.unwrap_or_default();
+        let (grace, retained) = (resume.grace.as_secs(), announced(resume.buffer));
         let interval = config.timeouts.ping_interval;
         let interval = interval.map_or(String::new(), |interval| {
-            format!(r#","keepAliveSeconds":{}"#, interval.as_secs())
+            let seconds = interval.as_millis().div_ceil(1000);
+            format!(r#","keepAliveSeconds":{seconds}"#)
         });
         Some(Announcement {
             connection_id: id.to_string(),
             transport: format!(
-                r#"{{"resumable":{{"retentionMessages":{RETAINED},"retentionSeconds":{grace}{interval}}}}}"#
+                r#"{{"resumable":{{"retentionMessages":{retained},"retentionSeconds":{grace}{interval}}}}}"#
             ),
         })
     }
@@ -334,6 +339,12 @@ impl Durable {
         ctx.continue_on(client, target, received, skipped)?;
         Ok(target)
     }
+}
+
+/// The number of messages that a server with this buffer announces to keep.
+fn announced(buffer: usize) -> u64 {
+    let fitting = buffer / 2 / ANNOUNCED_LENGTH;
+    u64::try_from(fitting).unwrap_or(RETAINED).min(RETAINED)
 }
 
 /// What `initialize` announces to a client that gets cursors.
@@ -520,6 +531,14 @@ mod tests {
         ] {
             assert_eq!(with_cursor(text, 7), expected);
         }
+    }
+
+    #[test]
+    fn a_small_buffer_announces_fewer_messages() {
+        assert_eq!(announced(4 << 20), 1000);
+        assert_eq!(announced(64 << 20), 1000);
+        assert_eq!(announced(64 << 10), 16);
+        assert_eq!(announced(0), 0);
     }
 
     #[test]
