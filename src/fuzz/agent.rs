@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use super::agent_batches::Form;
 use super::agent_model::{Passed, RouterModel, Sent};
 use super::agent_references::references;
 use crate::service::agent::router::{
@@ -36,6 +37,8 @@ const AGENT_METHODS: [&str; 6] = [
     "fs/read_text_file",
     "$/cancel_request",
 ];
+/// The ids of requests. The first and the third one are equal.
+const IDS: [&str; 4] = ["1", "\"1\"", "1.0", "null"];
 /// How a client names a session. `#` means its name.
 const SPELLINGS: [&str; 11] = [
     r##""sessionId":"#""##,
@@ -65,15 +68,6 @@ const AGENT_SPELLINGS: [&str; 12] = [
     r##""content":{"sessionId":"@"},"session":"#""##,
     r##""rawInput":[{"sessionId":"@"}]"##,
 ];
-
-/// The message, or a batch with it and one that is not valid.
-fn in_batch(operation: u8, message: String) -> String {
-    if operation >= 160 {
-        format!("[{message}, 7]")
-    } else {
-        message
-    }
-}
 
 /// The principal with this number.
 fn principal(number: usize) -> Principal {
@@ -111,7 +105,7 @@ pub fn router(data: &[u8]) {
             .then_some(grace),
         processes: 3,
         tools: Default::default(),
-        is_one_process: false,
+        is_one_process: data.get(1).is_some_and(|byte| byte % 4 == 0),
         initialize_timeout: flag(16).then_some(Duration::from_secs(1)),
         history: 4 << 10,
         approvals: if flag(64) {
@@ -137,8 +131,7 @@ pub fn router(data: &[u8]) {
         let (operation, a, b) = (chunk[0], usize::from(chunk[1]), usize::from(chunk[2]));
         now = now + Duration::from_millis(b as u64);
         let client = (!present.is_empty()).then(|| present[a % present.len().max(1)]);
-        let session = format!("s{}", b % 6);
-        let id = ["1", "\"1\"", "1.0", "null"][b % 4];
+        let id = IDS[b % 4];
         match (operation % 12, client) {
             (0, _) | (_, None) if present.len() < 5 => {
                 let client: ClientId = format!("c{next_client}").parse().expect("an id");
@@ -162,58 +155,75 @@ pub fn router(data: &[u8]) {
                 }
             }
             (1..=3, Some(client)) => {
-                let method = METHODS[a / 5 % METHODS.len()];
+                let form = Form::of(operation, a / 7 + b);
+                // One message of a batch may claim a session, or attach to it. The checks find its effect after the batch.
+                let claiming = a % form.count;
                 let token = format!("{:032}", b % 64);
-                let spelled = SPELLINGS[usize::from(operation) / 12 % 11].replace('#', &session);
-                let spelled = match method {
-                    "session/new" | "session/list" | "other" => r#""x":1"#.to_owned(),
-                    _ => spelled,
-                };
-                // The response to `initialize` goes to all clients.
-                let key = if method == "initialize" {
-                    "any"
-                } else {
-                    "client"
-                };
-                let is_notification = operation % 5 == 0;
-                let with_id = if is_notification {
-                    // An ambiguous notification gets an error response without an id.
-                    model
-                        .expected
-                        .entry(client)
-                        .or_default()
-                        .push("null".to_owned());
-                    String::new()
-                } else {
-                    model
-                        .expected
-                        .entry(client)
-                        .or_default()
-                        .push(id.to_owned());
-                    format!(r#""id":{id},"#)
-                };
                 let takes_over = a % 2 == 0;
-                let text = format!(
-                    r#"{{ {with_id}"jsonrpc":"2.0","method":"{method}","params":{{"{key}":"{client}",{spelled},"_meta":{{"outrigger":{{"resumeToken":"{token}","watchToken":"{token}","takeover":{takes_over}}}}}}}}}"#
-                );
-                let text = in_batch(operation, text);
-                if text.starts_with('[') {
-                    // The second message is not valid, or the whole batch is not.
+                let claimed = format!("s{}", (b + 5 * claiming) % 6);
+                let mut messages = Vec::new();
+                for position in 0..form.count {
+                    let (a, b) = (a + 35 * position, b + 5 * position);
+                    let session = format!("s{}", b % 6);
+                    let method = match METHODS[a / 5 % METHODS.len()] {
+                        "session/load" | "session/resume" | "session/attach" | "session/detach"
+                            if position != claiming =>
+                        {
+                            "session/prompt"
+                        }
+                        method => method,
+                    };
+                    let spelled = SPELLINGS[(usize::from(operation) / 12 + position) % 11];
+                    let spelled = spelled.replace('#', &session);
+                    let spelled = match method {
+                        "session/new" | "session/list" | "other" => r#""x":1"#.to_owned(),
+                        _ => spelled,
+                    };
+                    // The response to `initialize` goes to all clients.
+                    let key = if method == "initialize" {
+                        "any"
+                    } else {
+                        "client"
+                    };
+                    let id = IDS[b % 4];
+                    let is_notification = (usize::from(operation) + 3 * position) % 5 == 0;
+                    // An ambiguous notification gets an error response without an id.
+                    let answered = if is_notification { "null" } else { id };
                     let expected = model.expected.entry(client).or_default();
-                    expected.push("null".to_owned());
+                    expected.push(answered.to_owned());
+                    let with_id = if is_notification {
+                        String::new()
+                    } else {
+                        format!(r#""id":{id},"#)
+                    };
+                    messages.push(format!(
+                        r#"{{ {with_id}"jsonrpc":"2.0","method":"{method}","params":{{"position":{position},"{key}":"{client}",{spelled},"_meta":{{"outrigger":{{"resumeToken":"{token}","watchToken":"{token}","takeover":{takes_over}}}}}}}}}"#
+                    ));
                 }
+                let text = form.text(&messages);
+                // A message that is not valid, or a batch that is not, gets an error without an id.
+                let expected = model.expected.entry(client).or_default();
+                expected.extend(["null".to_owned(), "null".to_owned()]);
                 let before: HashMap<(usize, String), Option<ClientId>> = (0..27)
                     .map(|at| (at % 3, format!("s{}", at / 3)))
                     .map(|key| (key.clone(), router.owner_in(key.0, &key.1)))
                     .collect();
+                model
+                    .awaited
+                    .offer(BatchSender::Client(client), form, &messages);
                 router.handle_client_message(now, client, &text, &mut model);
-                check_passed(&router, &mut model, &before, &token, takes_over);
+                check_passed(
+                    &router,
+                    &mut model,
+                    &before,
+                    (&token, takes_over, claiming as u64),
+                );
                 check_attached(&router, &mut model, &token);
                 check_updates(&router, &mut model);
                 // The agent has the session, so the router has answered itself.
                 let own =
-                    (0..3).find(|process| router.owner_in(*process, &session) == Some(client));
-                model.note_token(own.unwrap_or_default(), &session, false);
+                    (0..3).find(|process| router.owner_in(*process, &claimed) == Some(client));
+                model.note_token(own.unwrap_or_default(), &claimed, false);
             }
             (4, Some(client)) => {
                 let text = format!(
@@ -222,16 +232,19 @@ pub fn router(data: &[u8]) {
                 router.handle_client_message(now, client, &text, &mut model);
             }
             (5, Some(client)) => {
-                let request = model
-                    .agent_requests
-                    .get(&present[b % present.len()])
-                    .and_then(|requests| requests.last())
-                    .cloned();
-                let id = request.unwrap_or_else(|| a.to_string());
-                let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
-                let text = in_batch(operation, text);
+                let asked = model.agent_requests.get(&present[b % present.len()]);
+                let mut asked = asked.into_iter().flatten().rev();
+                let form = Form::of(operation, b);
+                let messages: Vec<_> = (0..form.count)
+                    .map(|_| asked.next().cloned().unwrap_or_else(|| a.to_string()))
+                    .map(|id| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#))
+                    .collect();
+                let text = form.text(&messages);
                 let expected = model.expected.entry(client).or_default();
                 expected.push("null".to_owned());
+                model
+                    .awaited
+                    .offer(BatchSender::Client(client), form, &messages);
                 router.handle_client_message(now, client, &text, &mut model);
             }
             (6, Some(client)) if b % 3 == 1 => {
@@ -284,7 +297,24 @@ pub fn router(data: &[u8]) {
                         r#"{{"jsonrpc":"2.0","id":{upstream_id},"result":{{"for":{receiver},"sessionId":"{name}","sessions":[{{"sessionId":"s1"}}]}}}}"#
                     )
                 };
-                let text = in_batch(operation, text);
+                let form = match operation % 7 {
+                    0 => Form::SINGLE,
+                    _ => Form::of(operation, b),
+                };
+                let mut messages = vec![text];
+                while messages.len() < form.count
+                    && let Some(at) = model
+                        .agent_has
+                        .iter()
+                        .position(|sent| sent.process == process && sent.upstream_id != upstream_id)
+                {
+                    // The others fail.
+                    let id = model.agent_has.remove(at).upstream_id;
+                    messages.push(format!(
+                        r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":1,"message":"no"}}}}"#
+                    ));
+                }
+                let text = form.text(&messages);
                 let answers = model.answers;
                 model.sender = Some(process);
                 model.lists = method == "session/list";
@@ -292,6 +322,9 @@ pub fn router(data: &[u8]) {
                     let recovered = IdRecovery::of(text.as_bytes());
                     router.handle_unreadable(now, process, recovered, "is too long", &mut model);
                 } else {
+                    model
+                        .awaited
+                        .offer(BatchSender::Process(process), form, &messages);
                     router.handle_agent_message(now, process, &text, &mut model);
                 }
                 model.sender = None;
@@ -323,19 +356,27 @@ pub fn router(data: &[u8]) {
                 check_updates(&router, &mut model);
             }
             (9, _) => {
-                let method = AGENT_METHODS[a % AGENT_METHODS.len()];
-                let id = if b % 2 == 0 {
-                    format!("\"id\":{id},")
-                } else {
-                    String::new()
-                };
-                let named = AGENT_SPELLINGS[a / 5 % 12].replace('#', &session);
-                let named = named.replace('@', &format!("s{}", b / 6 % 6));
-                let text =
-                    format!(r#"{{"jsonrpc":"2.0",{id}"method":"{method}","params":{{{named}}}}}"#);
-                let text = in_batch(operation, text);
+                let form = Form::of(operation, a / 60 + b);
+                let mut messages = Vec::new();
+                for position in 0..form.count {
+                    let (a, b) = (a + 11 * position, b + 7 * position);
+                    let method = AGENT_METHODS[a % AGENT_METHODS.len()];
+                    let id = match b % 2 {
+                        0 => format!("\"id\":{},", IDS[b / 2 % 4]),
+                        _ => String::new(),
+                    };
+                    let named = AGENT_SPELLINGS[a / 5 % 12].replace('#', &format!("s{}", b % 6));
+                    let named = named.replace('@', &format!("s{}", b / 6 % 6));
+                    messages.push(format!(
+                        r#"{{"jsonrpc":"2.0",{id}"method":"{method}","params":{{{named}}}}}"#
+                    ));
+                }
+                let text = form.text(&messages);
                 let process = b / 36 % 3;
                 model.sender = Some(process);
+                model
+                    .awaited
+                    .offer(BatchSender::Process(process), form, &messages);
                 router.handle_agent_message(now, process, &text, &mut model);
                 model.sender = None;
                 check_updates(&router, &mut model);
@@ -360,6 +401,7 @@ pub fn router(data: &[u8]) {
             }
             _ => {}
         }
+        model.awaited.withdraw();
         for change in router.take_process_changes() {
             match change {
                 ProcessChange::Start(process) => {
@@ -392,11 +434,28 @@ pub fn router(data: &[u8]) {
                 && router.figures().ended_sessions <= limits.ended_sessions
         );
     }
+    // The agent answers everything. Then nothing of a batch is unanswered.
+    while let Some(sent) = model.agent_has.pop() {
+        let id = sent.upstream_id;
+        let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":1,"message":"no"}}}}"#);
+        router.handle_agent_message(now, sent.process, &text, &mut model);
+    }
+    for client in &present {
+        let unanswered = model.awaited.of(BatchSender::Client(*client));
+        assert!(
+            unanswered.is_empty() || model.closed.contains(client),
+            "{client} waits for {unanswered:?}"
+        );
+    }
     for client in present {
         router.handle_disconnected(now, client, &mut model);
     }
     router.handle_timeout(now + grace, &mut model);
-    assert_eq!(model.batches.clients().count(), 0);
+    assert_eq!(model.batches.held(), 0);
+    for process in 0..3 {
+        let unanswered = model.awaited.of(BatchSender::Process(process));
+        assert!(unanswered.is_empty(), "{process} waits for {unanswered:?}");
+    }
     let tables = (
         router.figures().client_requests,
         router.figures().agent_requests,
@@ -409,26 +468,30 @@ pub fn router(data: &[u8]) {
     );
 }
 
-/// Checks that the messages to the agent name no session of another client, and claim none of another owner.
+/// Checks that the messages to the agent name no session of another client, and claim none of another owner. The message at the
+/// position `claiming` may have claimed one.
 fn check_passed(
     router: &Router,
     model: &mut RouterModel,
     before: &HashMap<(usize, String), Option<ClientId>>,
-    token: &str,
-    takes_over: bool,
+    (token, takes_over, claiming): (&str, bool, u64),
 ) {
     for passed in std::mem::take(&mut model.passed) {
         let Passed {
             client,
             process,
             method,
+            position,
             named,
         } = passed;
         for session in named {
             let here = (process, session.clone());
             let controller = before.get(&here).copied().flatten();
             if !matches!(&*method, "session/load" | "session/resume") {
-                if controller != Some(client) {
+                // A message of the same batch may have claimed the session.
+                let has_claimed =
+                    position > claiming && router.owner_in(process, &session) == Some(client);
+                if controller != Some(client) && !has_claimed {
                     assert_eq!(controller, None, "{session} is another client's");
                     assert!(
                         method.starts_with('_'),
@@ -484,7 +547,9 @@ fn check_attached(router: &Router, model: &mut RouterModel, token: &str) {
             router.is_observer_in(process, client, &session)
                 // A session without an owner here was created for a client that had left.
                 && owner.is_none_or(|(principal, tokens)| {
-                    is_one && own.is_same(principal)
+                    // Who may load a session that has no client may also observe it.
+                    let is_free = router.owner_in(process, &session).is_none();
+                    (is_one || is_free) && own.is_same(principal)
                         || tokens.contains(token)
                         || model.watch_tokens.contains(token)
                 })

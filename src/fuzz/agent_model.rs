@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::Value;
 
+use super::agent_batches::Awaited;
 use crate::service::agent::router::{BatchSender, Batches, Collected, RouterOutput};
 use crate::service::jsonrpc::{Envelope, MessageKind, is_spelling_of};
 use crate::{ClientId, CloseCode, Principal, Scope};
@@ -26,6 +27,8 @@ pub(super) struct Passed {
     pub(super) client: ClientId,
     pub(super) process: usize,
     pub(super) method: String,
+    /// Its position in the batch.
+    pub(super) position: u64,
     /// The sessions that it names under any spelling and in any place.
     pub(super) named: HashSet<String>,
 }
@@ -69,14 +72,30 @@ pub(super) struct RouterModel {
     pub(super) batches: Batches,
     /// The responses that wait for the others of their batch.
     pub(super) kept: Vec<(BatchSender, Value)>,
+    /// The requests of batches that were not answered.
+    pub(super) awaited: Awaited,
 }
 
 impl RouterModel {
-    /// Lets the batches collect a message. An array must have each response that was kept for it once, and the message. Returns false
-    /// for an array of errors, which is no message.
+    /// Lets the batches collect a message. Each response to a request of a batch must be kept until the last one, and the array must
+    /// have each of them once. Returns false for an array of errors, which is no message.
     fn collect(&mut self, receiver: BatchSender, parts: &[&str]) -> bool {
         let value = || serde_json::from_str::<Value>(&parts.concat()).expect("JSON");
-        match self.batches.collect(receiver, parts) {
+        let is_last = match parts[0].starts_with('[') {
+            true => None,
+            false => self.note_answer(receiver, &value()),
+        };
+        let collected = self.batches.collect(receiver, parts);
+        match (&collected, is_last) {
+            (Collected::Other, None)
+            | (Collected::Kept, Some(false))
+            | (Collected::Complete(_), Some(true)) => {}
+            _ => panic!(
+                "{collected:?} {is_last:?} for {receiver:?}: {}",
+                parts.concat()
+            ),
+        }
+        match collected {
             Collected::Other if parts[0].starts_with('[') => {
                 // Nothing of the batch is answered later.
                 let array: Vec<Value> = value().as_array().expect("an array").clone();
@@ -101,8 +120,15 @@ impl RouterModel {
         true
     }
 
+    /// Removes the request that a response answers, if it is one of a batch. Returns whether it was the last one.
+    fn note_answer(&mut self, receiver: BatchSender, message: &Value) -> Option<bool> {
+        let is_response = message.get("method").is_none();
+        is_response.then(|| self.awaited.answer(receiver, &message["id"]))?
+    }
+
     /// Forgets the batches of a client or a process that is gone.
     pub(super) fn forget_batches(&mut self, sender: BatchSender) {
+        self.awaited.forget(sender);
         self.batches.forget(sender);
         self.kept.retain(|(receiver, _)| *receiver != sender);
     }
@@ -213,6 +239,7 @@ impl RouterOutput for RouterModel {
                 client,
                 process,
                 method: method.to_owned(),
+                position: params["position"].as_u64().unwrap_or_default(),
                 named,
             });
         }
@@ -316,7 +343,9 @@ impl RouterOutput for RouterModel {
         self.away.contains(&client)
     }
 
+    /// The router asks for the batches when it takes one.
     fn batches(&mut self) -> &mut Batches {
+        self.awaited.begin();
         &mut self.batches
     }
 }

@@ -15,7 +15,7 @@
 //! | [`resume`] | operations of clients that resume | every message arrives once and in order |
 //! | [`tls`] | operations of both sides of TLS | each side gets what the other has sent; no panic |
 //! | [`envelope`] | a JSON-RPC message | the parser agrees with serde_json |
-//! | [`router`] | operations of clients and an agent | every message reaches only its owner; tables stay bounded; progress tokens and ids are restored |
+//! | [`router`] | operations of clients and an agent | every message reaches only its owner; the requests of a batch are answered together; tables stay bounded; progress tokens and ids are restored |
 //! | [`framing`] | a stream of framed messages | the messages are those of a naive decoder, for any cuts |
 //! | [`mcp`] | a request to an MCP endpoint, and tools | what is accepted agrees with its head; messages keep all but their ids |
 //! | [`screen`] | the output of a program on a terminal | the screen depends neither on how the output is split nor on when it is laid out; no panic |
@@ -25,6 +25,8 @@
 
 #[cfg(feature = "server")]
 mod agent;
+#[cfg(feature = "server")]
+mod agent_batches;
 #[cfg(feature = "server")]
 mod agent_model;
 #[cfg(feature = "server")]
