@@ -18,32 +18,50 @@ function shown(message) {
   return text.length > 200 ? `${text.slice(0, 200)}...` : text;
 }
 
+/** The parameters of `initialize` in a version of the protocol. */
+function hello(version, capabilities = {}) {
+  const info = { name: "acp-conformance", version: "1" };
+  return version < 2
+    ? { protocolVersion: version, clientCapabilities: capabilities, clientInfo: info }
+    : { protocolVersion: version, capabilities, info };
+}
+
 class Client {
-  static async connect(settings, headers = {}) {
-    const options = { headers: { ...settings.headers, ...headers }, timeout: settings.timeout, insecure: settings.insecure };
+  /** Connects. A client that comes back returns the cookies that the server has set on the `earlier` connection. */
+  static async connect(settings, headers = {}, earlier = undefined) {
+    const cookies = Object.entries(earlier?.cookies ?? {}).map(([name, value]) => `${name}=${value}`);
+    const own = cookies.length > 0 ? { Cookie: cookies.join("; ") } : {};
+    const options = { headers: { ...settings.headers, ...own, ...headers }, timeout: settings.timeout, insecure: settings.insecure };
     const socket = await WebSocket.connect(settings.url, options);
-    return new Client(settings, socket);
+    return new Client(settings, socket, earlier?.cookies);
   }
 
-  static async initialized(settings, params = {}, headers = {}) {
-    const client = await Client.connect(settings, headers);
+  static async initialized(settings, params = {}, headers = {}, earlier = undefined) {
+    const client = await Client.connect(settings, headers, earlier);
     await client.initialize(params);
     return client;
   }
 
-  constructor(settings, socket) {
+  constructor(settings, socket, cookies = {}) {
     this.settings = settings;
     this.socket = socket;
     this.connectionId = socket.headers["acp-connection-id"];
+    /** The cookies of the server, by name. */
+    this.cookies = { ...cookies };
+    for (const cookie of socket.headers["set-cookie"] ?? []) {
+      const [, name, value] = /^\s*([^=;]+)=([^;]*)/.exec(cookie) ?? [];
+      if (name) this.cookies[name] = value;
+    }
     this.lastId = 0;
     /** Messages that were not what `until` waited for, oldest first. */
     this.others = [];
+    /** The number of these when the last prompt was sent. */
+    this.before = 0;
     settings.open.push(this);
   }
 
   async initialize(params = {}) {
-    const defaults = { protocolVersion: 1, clientCapabilities: {}, clientInfo: { name: "acp-conformance", version: "1" } };
-    const answer = await this.call("initialize", { ...defaults, ...params });
+    const answer = await this.call("initialize", { ...hello(params.protocolVersion ?? 1), ...params });
     expect(answer.result, `initialize was answered with ${shown(answer)}`);
     this.agent = answer.result;
     this.version = answer.result.protocolVersion;
@@ -117,6 +135,7 @@ class Client {
   }
 
   prompt(sessionId, text = this.settings.prompt) {
+    this.before = this.others.length;
     return this.request("session/prompt", { sessionId, prompt: [{ type: "text", text }] });
   }
 
@@ -124,9 +143,13 @@ class Client {
   async turn(id, sessionId) {
     const answer = await this.response(id, "the response to session/prompt");
     expect(answer.result, `session/prompt was answered with ${shown(answer)}`);
-    if (this.version < 2) return answer.result.stopReason;
+    return this.version < 2 ? answer.result.stopReason : this.idle(sessionId);
+  }
+
+  /** Waits until a session of version 2 is idle. Returns the stop reason. */
+  async idle(sessionId) {
     const isIdle = ({ params }) => params?.sessionId === sessionId && params.update?.sessionUpdate === "state_update" && params.update.state === "idle";
-    const known = this.others.find(isIdle);
+    const known = this.others.slice(this.before).find(isIdle);
     const idle = known ?? (await this.until(isIdle, "the state_update that ends the turn"));
     return idle.params.update.stopReason;
   }
@@ -138,4 +161,4 @@ class Client {
   }
 }
 
-module.exports = { Client, Skipped, Unmet, expect, shown };
+module.exports = { Client, Skipped, Unmet, expect, hello, shown };

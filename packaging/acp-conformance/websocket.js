@@ -73,6 +73,10 @@ class WebSocket {
     this.fragments = [];
     this.messages = [];
     this.waiting = [];
+    /** Whether PINGs are answered. A connection that is half open answers none. */
+    this.answersPings = true;
+    this.pings = 0;
+    this.pongs = [];
     /** The code and reason of the server's CLOSE, or `{ code: 1006 }`. */
     this.closed = undefined;
     socket.setNoDelay(true);
@@ -96,13 +100,16 @@ class WebSocket {
       if (!frame) return;
       const { opcode, isLast, payload } = frame;
       if (opcode === OPCODE.ping) {
-        this.frame(OPCODE.pong, payload);
+        this.pings++;
+        if (this.answersPings) this.frame(OPCODE.pong, payload);
+      } else if (opcode === OPCODE.pong) {
+        this.pongs.push(payload.toString());
       } else if (opcode === OPCODE.close) {
         const code = payload.length >= 2 ? payload.readUInt16BE() : 1005;
         this.end({ code, reason: payload.subarray(2).toString() });
         this.frame(OPCODE.close, payload.subarray(0, 2));
         this.socket.end();
-      } else if (opcode !== OPCODE.pong) {
+      } else {
         this.fragments.push(payload);
         if (isLast) this.deliver(Buffer.concat(this.fragments.splice(0)).toString());
       }
@@ -176,6 +183,15 @@ class WebSocket {
       this.frame(opcode, bytes.subarray(index, index + 1), index === bytes.length - 1);
       if (index === 1) this.frame(OPCODE.ping, Buffer.from("between"));
     });
+  }
+
+  ping(text) {
+    this.frame(OPCODE.ping, Buffer.from(text));
+  }
+
+  /** Stops reading, as a program that hangs does. */
+  pause() {
+    this.socket.pause();
   }
 
   /** Waits until the connection has ended. Returns why, or `undefined` if it goes on. */

@@ -32,7 +32,8 @@ async function freePort() {
 // process of its own.
 const servers = {
   outrigger: () => ({
-    command: [process.env.OUTRIGGER, "agent", "--listen", "127.0.0.1:0", "--log", "off", "--", ...agent],
+    // A case waits for PINGs.
+    command: [process.env.OUTRIGGER, "agent", "--listen", "127.0.0.1:0", "--log", "off", "--ping-interval", "1s", "--ping-timeout", "2s", "--", ...agent],
     env: { OUTRIGGER_TOKEN: TOKEN },
     options: ["--header", `Authorization: Bearer ${TOKEN}`],
     crash: true,
