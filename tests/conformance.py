@@ -423,10 +423,10 @@ def render_acp(kept):
             f"{len(figures['checks'])} further checks with clients and agents written with version {figures['sdk']} of the SDK passed.",
         ]
         text.append(
-            "`tests/interop/run.sh acp_agents` tries Gemini CLI 0.61, opencode 1.18, Qwen Code 0.24, `codex-acp` 0.16 and\n"
-            "`claude-code-acp` 0.16, as far as they go without a model. Each one gives the same answers on its standard streams, through\n"
-            "`outrigger agent`, and through `outrigger connect` over a connection that is cut 20 times. Three times, the server is killed, and\n"
-            "opencode's session continues on the next one.")
+            "`tests/interop/run.sh acp_agents` is not part of these figures, because it installs 1 GB. Run it to try Gemini CLI 0.61,\n"
+            "opencode 1.18, Qwen Code 0.24, `codex-acp` 0.16 and `claude-code-acp` 0.16, as far as they go without a model. It fails unless each\n"
+            "one gives the same answers on its standard streams, through `outrigger agent`, and through `outrigger connect` over a connection\n"
+            "that is cut 20 times, and unless opencode's session continues on the next server after three were killed.")
     return [*text, made(kept, "acp")]
 
 

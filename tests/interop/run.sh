@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs other people's clients against the program: Python `websockets`, npm `ws`, headless Chromium with examples/chat.html,
-# the SDK of the Agent Client Protocol, packaging/acp-conformance and an MCP server on either side of `outrigger agent` and behind `outrigger connect`, hosts of
+# the SDKs of the Agent Client Protocol, packaging/acp-conformance and an MCP server on either side of `outrigger agent` and behind `outrigger connect`, hosts of
 # MCP servers in front of it, clients of MCP over Streamable HTTP and the MCP conformance suite, language servers, a debug adapter and websocketd's example programs behind `outrigger pipe`,
 # the SDKs of kernel-images in front of `outrigger processes`, a client that behaves as Claude Code's in front of `outrigger app`,
 # examples/terminal with xterm.js, xterm.js's AttachAddon, ttyd's page and clients of ttyd, the terminal page, the console and the page of an agent,
@@ -15,7 +15,7 @@
 #                                            acp_agents installs 1 GB; pairs has MCP clients of all
 #                                            revisions in front of servers of all generations
 # env:   OUTRIGGER=target/release/outrigger
-#        ALL_SERVERS=   if set, acp_conformance also builds and tries the server of the Rust SDK
+#        ALL_SERVERS=   if set, acp_conformance also builds and tries the server and the client of the Rust SDK
 #        REPORT=        the file for its results
 #        WRITE=         if set, pairs writes its table into docs/mcp.md
 set -euo pipefail
@@ -78,19 +78,27 @@ run_acp() {
   TOOLS=$tools node tests/interop/acp.mjs
   TOOLS=$tools node tests/interop/acp_versions.mjs
   TOOLS=$tools node tests/interop/acp_methods.mjs
+  acp_venv
+  TOOLS=$tools "$tools/acp/bin/python" tests/interop/acp_client.py
+}
+# The Python SDK of the Agent Client Protocol.
+acp_venv() {
+  [ -x "$tools/acp/bin/acpremote" ] || {
+    python3 -m venv "$tools/acp"
+    "$tools/acp/bin/pip" install -q 'agent-client-protocol[http]==0.12.1' acpremote==1.10.0 uvicorn==0.54.0
+  }
 }
 # packaging/acp-conformance against Outrigger and the servers of others.
 run_acp_conformance() {
   local servers=(outrigger "npm SDK" "Python SDK" acpremote stdio-to-ws)
   node_modules
   [ -d "$tools/node_modules/stdio-to-ws" ] || (cd "$tools" && npm install --silent --no-audit --no-fund stdio-to-ws@0.2 >/dev/null)
-  [ -x "$tools/acp/bin/acpremote" ] || {
-    python3 -m venv "$tools/acp"
-    "$tools/acp/bin/pip" install -q agent-client-protocol==0.12.1 acpremote==1.10.0 uvicorn==0.54.0
-  }
+  acp_venv
+  TOOLS=$tools node tests/interop/acp_conformance/faults.mjs
   if [ -n "${ALL_SERVERS:-}" ]; then
-    cargo build --quiet --locked --manifest-path tests/interop/acp_conformance/rust_sdk/Cargo.toml --target-dir "$tools/rust_sdk"
+    cargo build --quiet --locked --bins --manifest-path tests/interop/acp_conformance/rust_sdk/Cargo.toml --target-dir "$tools/rust_sdk"
     servers+=("Rust SDK")
+    TOOLS=$tools node tests/interop/acp_conformance/rust_client.mjs "$tools/rust_sdk/debug/client"
   fi
   TOOLS=$tools ACP_PYTHON=$tools/acp/bin RUST_SDK=$tools/rust_sdk/debug/rust_sdk \
     node tests/interop/acp_conformance/run.mjs "${servers[@]}"
@@ -215,10 +223,12 @@ run_mcp() {
   "$tools/mcp/bin/python" tests/interop/mcp/clients.py
 }
 
-# A part that hangs fails.
-export -f venv node_modules mcp_venv mcp_modules run_{python,node,compression,browser,examples,deploy,acp,acp_agents,acp_conformance,connect,terminal,ttyd,fullscreen,attach,resume,tls,pipe,kernel_images,editor,mcp,pairs,web}
+# A part that hangs fails. To build the Rust SDK takes minutes.
+limit=400
+[ -z "${ALL_SERVERS:-}" ] || limit=1800
+export -f venv node_modules mcp_venv mcp_modules acp_venv run_{python,node,compression,browser,examples,deploy,acp,acp_agents,acp_conformance,connect,terminal,ttyd,fullscreen,attach,resume,tls,pipe,kernel_images,editor,mcp,pairs,web}
 export tools
-run() { timeout --kill-after=10 400 bash -euo pipefail -c "run_$1" || { echo "interop: $1 failed with $?" >&2; exit 1; }; }
+run() { timeout --kill-after=10 $limit bash -euo pipefail -c "run_$1" || { echo "interop: $1 failed with $?" >&2; exit 1; }; }
 
 for part in ${@:-python node compression browser examples deploy acp acp_conformance connect terminal ttyd fullscreen attach resume tls pipe kernel_images editor mcp}; do
   echo "interop: $part"
