@@ -13,7 +13,8 @@
 //! * `hold` withholds the answer. `release` sends all withheld answers, the last one first.
 //!
 //! With `AGENT_LOG=FILE` it appends each line that it reads to the file. With the argument `--count`, the sessions of each process are
-//! `session-0`, `session-1` and so on, as some agents call them.
+//! `session-0`, `session-1` and so on, as some agents call them. With `--v2`, it speaks version 2 of the protocol: a prompt is answered
+//! at once, and `state_update` says when its turn begins and ends.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::OpenOptions;
@@ -27,12 +28,15 @@ struct Agent {
     sessions: HashSet<String>,
     /// Whether the ids of sessions are only a number.
     counts: bool,
+    /// Whether it speaks version 2.
+    is_version_2: bool,
     /// The ids of the waiting prompts, by session.
     waiting: HashMap<String, Value>,
     /// The pending requests to the client, by id: the prompt's id and its session.
     requests: HashMap<u64, (Value, String)>,
     next_id: u64,
-    held: Vec<Value>,
+    /// The ids and sessions of the prompts whose answers are withheld.
+    held: Vec<(Value, String)>,
 }
 
 fn main() -> io::Result<()> {
@@ -41,6 +45,7 @@ fn main() -> io::Result<()> {
         .transpose()?;
     let mut agent = Agent {
         counts: std::env::args().any(|argument| argument == "--count"),
+        is_version_2: std::env::args().any(|argument| argument == "--v2"),
         ..Agent::default()
     };
     for line in io::stdin().lock().lines() {
@@ -65,6 +70,14 @@ impl Agent {
                 if std::mem::replace(&mut self.initialized, true) {
                     eprintln!("initialized twice");
                     std::process::exit(9);
+                }
+                if self.is_version_2 {
+                    let info = json!({"name": "example", "version": "1"});
+                    let capabilities = json!({"session": {}});
+                    return answer(
+                        &id,
+                        &json!({"protocolVersion": 2, "capabilities": capabilities, "info": info}),
+                    );
                 }
                 let capabilities =
                     json!({"loadSession": true, "sessionCapabilities": {"list": {}}});
@@ -97,7 +110,7 @@ impl Agent {
             }
             Some("session/prompt") => self.prompt(&session, id, params),
             Some("session/cancel") => match self.waiting.remove(&session) {
-                Some(prompt) => answer(&prompt, &json!({"stopReason": "cancelled"})),
+                Some(prompt) => self.end(&prompt, &session, "cancelled"),
                 None => Ok(()),
             },
             Some(_) if id.is_null() => Ok(()),
@@ -109,14 +122,29 @@ impl Agent {
                 Some((prompt, session)) => {
                     let answered = message.get("result").unwrap_or(&message["error"]);
                     update(&session, &answered.to_string())?;
-                    answer(&prompt, &json!({"stopReason": "end_turn"}))
+                    self.end(&prompt, &session, "end_turn")
                 }
                 None => Ok(()),
             },
         }
     }
 
+    /// Ends the turn of a prompt.
+    fn end(&self, prompt: &Value, session: &str, reason: &str) -> io::Result<()> {
+        if !self.is_version_2 {
+            return answer(prompt, &json!({"stopReason": reason}));
+        }
+        // Outrigger reports the state of a session, too. `_meta` says which reports are the agent's.
+        let state = json!({"sessionUpdate": "state_update", "state": "idle", "stopReason": reason, "_meta": {"agent": true}});
+        send_update(session, &state)
+    }
+
     fn prompt(&mut self, session: &str, id: Value, params: &Value) -> io::Result<()> {
+        if self.is_version_2 {
+            answer(&id, &json!({}))?;
+            let state = json!({"sessionUpdate": "state_update", "state": "running", "_meta": {"agent": true}});
+            send_update(session, &state)?;
+        }
         let text: String = params["prompt"]
             .as_array()
             .into_iter()
@@ -144,12 +172,12 @@ impl Agent {
                     return Ok(());
                 }
                 "hold" => {
-                    self.held.push(id);
+                    self.held.push((id, session.to_owned()));
                     return update(session, "held");
                 }
                 "release" => {
-                    for held in std::mem::take(&mut self.held).iter().rev() {
-                        answer(held, &json!({"stopReason": "end_turn"}))?;
+                    for (held, session) in std::mem::take(&mut self.held).iter().rev() {
+                        self.end(held, session, "end_turn")?;
                     }
                 }
                 "permission" | "read" => {
@@ -176,13 +204,19 @@ impl Agent {
                 word => update(session, word)?,
             }
         }
-        answer(&id, &json!({"stopReason": "end_turn"}))
+        self.end(&id, session, "end_turn")
     }
 }
 
 fn update(session: &str, text: &str) -> io::Result<()> {
-    let update =
-        json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}});
+    let content = json!({"type": "text", "text": text});
+    send_update(
+        session,
+        &json!({"sessionUpdate": "agent_message_chunk", "content": content}),
+    )
+}
+
+fn send_update(session: &str, update: &Value) -> io::Result<()> {
     say(
         &json!({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": session, "update": update}}),
     )

@@ -15,23 +15,60 @@ fn agent(options: &[&str]) -> Program {
     Program::start(&[&["agent"][..], options, &["--", &example_agent()]].concat())
 }
 
+/// Connects, and returns the value of a field of the 101 response.
+fn connect(address: SocketAddr, path: &str, field: &str) -> (Wire, String) {
+    let mut wire = Wire::open(address);
+    wire.send(&crate::common::request(path));
+    let head = wire.read_head();
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    let mut lines = head.lines().filter_map(|line| line.split_once(": "));
+    let value = lines
+        .find(|(name, _)| *name == field)
+        .map(|(_, value)| value);
+    let value = value.unwrap_or_else(|| panic!("{field} in {head}"));
+    (wire, value.to_owned())
+}
+
 #[test]
 fn the_101_names_the_connection() {
     let server = agent(&[]);
-    let address = server.address();
-    let mut wire = Wire::open(address);
-    wire.send(&crate::common::request("/acp"));
-    let head = wire.read_head();
-    let id = head
-        .lines()
-        .find_map(|line| line.strip_prefix("Acp-Connection-Id: "))
-        .expect("an id");
+    let (wire, id) = connect(server.address(), "/acp", "Acp-Connection-Id");
     assert_eq!((id.len(), id.matches('-').count()), (36, 4), "{id}");
     let mut client = Client { wire, next_id: 0 };
     assert_eq!(
         client.ask("initialize", json!({}))["result"]["protocolVersion"],
         1
     );
+}
+
+/// A server behind the connection id, such as a log, knows the client by one id.
+#[test]
+fn the_id_of_a_connection_stays_the_same_after_a_resumption() {
+    let server = agent(&[]);
+    let address = server.address();
+    let (mut wire, head) = (
+        Wire::open(address),
+        crate::common::request("/acp?resume=new"),
+    );
+    wire.send(&head);
+    let head = wire.read_head();
+    let field = |name: &str| {
+        let found = head.lines().find_map(|line| line.strip_prefix(name));
+        found
+            .unwrap_or_else(|| panic!("{name} in {head}"))
+            .to_owned()
+    };
+    let id = field("Acp-Connection-Id: ");
+    let resume = field("Outrigger-Resume: ");
+    let token = resume.split(';').next().expect("a token");
+    let mut client = Client::initialized_on(wire);
+    client.ask("session/list", json!({}));
+    client.wire.reset();
+    let path = format!("/acp?resume={token}&received=2");
+    let (wire, same) = connect(address, &path, "Acp-Connection-Id");
+    assert_eq!(same, id);
+    let mut client = Client { wire, next_id: 9 };
+    client.ask("session/list", json!({}));
 }
 
 #[test]
@@ -694,9 +731,17 @@ fn a_client_that_speaks_only_binary_is_told() {
 fn a_request_that_is_no_handshake_learns_that_there_is_only_websocket() {
     let server = agent(&[]);
     let address = server.address();
-    for (method, status) in [("GET", 426), ("POST", 405), ("DELETE", 405)] {
-        let (answered, body) = call(address, method, "/acp", None);
-        assert_eq!(answered, status);
+    for (method, status, field) in [
+        ("GET", 426, "Upgrade: websocket"),
+        ("POST", 405, "Allow: GET"),
+        ("DELETE", 405, "Allow: GET"),
+    ] {
+        let mut wire = Wire::open(address);
+        let head = format!("{method} /acp HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        wire.send(head.as_bytes());
+        let (head, body) = wire.read_response();
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
+        assert!(head.contains(&format!("\r\n{field}\r\n")), "{head}");
         assert_eq!(body["detail"], "this agent is only served over WebSocket");
     }
     assert_eq!(call(address, "GET", "/health", None).0, 200);

@@ -50,12 +50,19 @@ struct Durable {
     cursor: String,
     /// The cursors of all messages.
     seen: HashSet<String>,
+    /// What the server has announced.
+    resumable: Value,
     /// All messages that it has sent, because the draft does not say how many the server has received.
     sent: Vec<Value>,
 }
 
 impl Durable {
     fn connect(address: SocketAddr) -> Self {
+        Self::connect_with(address, 1)
+    }
+
+    /// Connects a client of a version of the protocol.
+    fn connect_with(address: SocketAddr, version: u64) -> Self {
         let (wire, id) = connect(address, None);
         let mut durable = Self {
             address,
@@ -63,17 +70,17 @@ impl Durable {
             id,
             cursor: String::new(),
             seen: HashSet::new(),
+            resumable: Value::Null,
             sent: Vec::new(),
         };
         let capabilities = json!({"transport": {"resumable": {}}});
-        let params = json!({"protocolVersion": 1, "clientCapabilities": capabilities});
+        let mut params = json!({"protocolVersion": version, "info": {"name": "x", "version": "1"}});
+        let name = ["clientCapabilities", "capabilities"][usize::from(version > 1)];
+        params[name] = capabilities;
         let result = durable.ask("initialize", params);
+        assert_eq!(result["protocolVersion"], version);
         assert_eq!(result["connectionId"], durable.id);
-        let resumable = &result["capabilities"]["transport"]["resumable"];
-        assert_eq!(resumable["retentionMessages"], 1000, "{result}");
-        assert_eq!(resumable["retentionSeconds"], 300);
-        // The tests run without PINGs.
-        assert_eq!(resumable["keepAliveSeconds"], Value::Null);
+        durable.resumable = result["capabilities"]["transport"]["resumable"].clone();
         durable
     }
 
@@ -136,6 +143,54 @@ impl Durable {
     }
 }
 
+/// Where to cut, and how. The numbers are the same in each run.
+struct Cuts {
+    random: u64,
+    count: u64,
+    /// Connections that seem alive.
+    old: Vec<Wire>,
+}
+
+impl Cuts {
+    fn new() -> Self {
+        Self {
+            random: 1,
+            count: 0,
+            old: Vec::new(),
+        }
+    }
+
+    /// Cuts the connection one time in four. Returns the result of `stream/resume` then.
+    fn perhaps(&mut self, durable: &mut Durable) -> Option<Value> {
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        if self.random >> 62 > 0 {
+            return None;
+        }
+        self.count += 1;
+        let (result, wire) = durable.come_back();
+        match self.random >> 60 & 3 {
+            0 => wire.reset(),
+            1 if self.old.len() < 8 => self.old.push(wire),
+            _ => drop(wire),
+        }
+        Some(result)
+    }
+}
+
+/// The words of a prompt that no other one has.
+fn words(of: u64) -> Vec<String> {
+    (0..20).map(|word| format!("{of}-{word}")).collect()
+}
+
+/// The text of an update, if it has one.
+fn text_of(message: &Value) -> Option<String> {
+    let text = message["params"]["update"]["content"]["text"].as_str()?;
+    Some(text.trim().to_owned())
+}
+
 #[test]
 fn a_thousand_cuts_lose_and_double_nothing() {
     // A client that comes back is still one client.
@@ -144,9 +199,9 @@ fn a_thousand_cuts_lose_and_double_nothing() {
     let mut durable = Durable::connect(address);
     let session = durable.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
     let session = session["sessionId"].as_str().expect("an id").to_owned();
-    let (mut cuts, mut random, mut old) = (0, 1u64, Vec::new());
-    while cuts < 1000 {
-        let words: Vec<_> = (0..20).map(|word| format!("{cuts}-{word}")).collect();
+    let mut cuts = Cuts::new();
+    while cuts.count < 1000 {
+        let words = words(cuts.count);
         let prompt = json!([{"type": "text", "text": words.join(" ")}]);
         let id = durable.request(
             "session/prompt",
@@ -154,12 +209,7 @@ fn a_thousand_cuts_lose_and_double_nothing() {
         );
         let mut heard = Vec::new();
         loop {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            if random >> 62 == 0 {
-                cuts += 1;
-                let (result, wire) = durable.come_back();
+            if let Some(result) = cuts.perhaps(&mut durable) {
                 let turn = &result["_meta"]["acp/turnState"];
                 match turn["state"].as_str() {
                     // Perhaps the prompt has not arrived, or the answer is on its way.
@@ -167,26 +217,68 @@ fn a_thousand_cuts_lose_and_double_nothing() {
                     Some("running") => assert_eq!(turn["promptRequestId"], id, "{result}"),
                     _ => panic!("{result}"),
                 }
-                match random >> 60 & 3 {
-                    0 => wire.reset(),
-                    // The old connection seems alive.
-                    1 if old.len() < 8 => old.push(wire),
-                    _ => drop(wire),
-                }
             }
             let message = durable.hear();
             if message["id"] == id {
                 assert_eq!(message["result"]["stopReason"], "end_turn");
                 break;
             }
-            let text = &message["params"]["update"]["content"]["text"];
-            heard.push(text.as_str().expect("a word").trim().to_owned());
+            heard.push(text_of(&message).expect("a word"));
         }
         assert_eq!(heard, words);
     }
     let status = call(address, "GET", "/status", None).1;
     assert_eq!(status["agent"]["processes"][0]["clients"], 1, "{status}");
     assert_eq!(status["client_count"], 1, "{status}");
+}
+
+/// In version 2, the response to a prompt comes first, and the state of the session is an update. The server reports it after each
+/// return.
+#[test]
+fn a_thousand_cuts_lose_and_double_nothing_in_version_2() {
+    let server = Program::start(&["agent", "--", &example_agent(), "--v2"]);
+    let mut durable = Durable::connect_with(server.address(), 2);
+    let session = durable.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
+    let session = session["sessionId"].as_str().expect("an id").to_owned();
+    let (mut cuts, mut reports) = (Cuts::new(), 0);
+    while cuts.count < 1000 {
+        let words = words(cuts.count);
+        let prompt = json!([{"type": "text", "text": words.join(" ")}]);
+        let id = durable.request(
+            "session/prompt",
+            json!({"sessionId": session, "prompt": prompt}),
+        );
+        let (mut heard, mut is_answered) = (Vec::new(), false);
+        loop {
+            if let Some(result) = cuts.perhaps(&mut durable) {
+                assert_eq!(result["_meta"]["acp/turnState"], Value::Null, "{result}");
+            }
+            let message = durable.hear();
+            let update = &message["params"]["update"];
+            if message["id"] == id {
+                is_answered = true;
+            } else if update["sessionUpdate"] != "state_update" {
+                heard.push(text_of(&message).expect("a word"));
+            } else if update["_meta"]["agent"] != true {
+                reports += 1;
+            } else if update["state"] == "idle" {
+                assert_eq!(update["stopReason"], "end_turn");
+                break;
+            }
+        }
+        assert_eq!((heard, is_answered), (words, true));
+    }
+    // The last report may follow the end of the turn.
+    let id = durable.request("session/list", json!({}));
+    loop {
+        let message = durable.hear();
+        if message["id"] == id {
+            break;
+        }
+        assert_eq!(message["params"]["update"]["sessionUpdate"], "state_update");
+        reports += 1;
+    }
+    assert_eq!(reports, cuts.count, "one report for each return");
 }
 
 /// Each stream has a position of its own, and the client gets of each what follows.
@@ -293,6 +385,24 @@ fn a_client_that_cannot_come_back_is_told_and_may_begin_anew() {
     );
 }
 
+/// The bug: an interval of less than a second was announced as 0 seconds.
+#[test]
+fn the_announcement_says_what_the_server_does() {
+    for (interval, seconds) in [
+        ("0", Value::Null),
+        ("100ms", json!(1)),
+        ("2500ms", json!(3)),
+    ] {
+        let server = agent(&["--ping-interval", interval]);
+        let durable = Durable::connect(server.address());
+        let mut expected = json!({"retentionMessages": 1000, "retentionSeconds": 300});
+        if !seconds.is_null() {
+            expected["keepAliveSeconds"] = seconds;
+        }
+        assert_eq!(durable.resumable, expected);
+    }
+}
+
 /// The server keeps messages although PONGs have confirmed them, because the application may not have processed them. It does not
 /// keep them for ever.
 #[test]
@@ -300,6 +410,8 @@ fn a_cursor_that_is_too_old_has_expired() {
     let server = agent(&["--resume-buffer", "64KiB"]);
     let address = server.address();
     let mut durable = Durable::connect(address);
+    // So many messages of 2 KiB fit into half of the buffer.
+    assert_eq!(durable.resumable["retentionMessages"], 16);
     let session = durable.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
     let early = durable.cursor.clone();
     for _ in 0..40 {
@@ -376,6 +488,7 @@ fn a_failed_resumption_is_not_among_the_received_messages() {
         id,
         cursor: String::new(),
         seen: HashSet::new(),
+        resumable: Value::Null,
         sent: Vec::new(),
     };
     let capabilities = json!({"transport": {"resumable": {}}});
