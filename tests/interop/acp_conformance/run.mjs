@@ -3,7 +3,7 @@
 //
 // usage: node run.mjs SERVER...
 // env:   OUTRIGGER=PROGRAM, TOOLS=FOLDER of the npm packages, ACP_PYTHON=FOLDER of the programs of the Python packages,
-//        RUST_SDK=PROGRAM of the folder rust_sdk, REPORT=FILE for the results as JSON
+//        RUST_SDK=PROGRAM of the folder rust_sdk, REPORT=FILE for the results as JSON, TIMEOUT=5 seconds for an answer
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -78,7 +78,7 @@ async function run(name) {
     const address = url ?? await printed;
     await accepts(address);
     const json = `${tmpdir()}/acp-conformance-${process.pid}.json`;
-    const all = ["--json", json, "--timeout", "5", "--prompt", "one two three four five", ...(crash ? ["--crash", "die"] : []), ...options, address];
+    const all = ["--json", json, "--timeout", process.env.TIMEOUT ?? "5", "--prompt", "one two three four five", ...(crash ? ["--crash", "die"] : []), ...options, address];
     // Not `spawnSync`: this process has to read what the server writes.
     const tried = spawn(process.execPath, [suite, ...all], { stdio: ["ignore", "pipe", "inherit"] });
     let out = "";
