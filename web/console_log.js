@@ -51,6 +51,8 @@ function logLine({ time, level, target, message }) {
 
 function showState() {
   setText($("log-pause"), log.isPaused ? (log.held ? `Follow (${formatCount(log.held)} new)` : "Follow") : "Pause");
+  const none = kept.severe.length + kept.other.length ? "No line matches the level and the filter." : "No lines yet.";
+  setText($("log-none"), none);
   setHidden($("log-none"), log.box.box.childElementCount > 0);
 }
 

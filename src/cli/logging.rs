@@ -266,7 +266,11 @@ impl State {
     /// Keeps a line, and writes it if its level is at most `level`.
     fn write(&mut self, line: Line<'_>, level: LevelFilter) {
         let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
-        self.recent.push(&time, line.level, line.target, &line.text);
+        let text = match line.suppressed {
+            0 => Cow::Borrowed(&*line.text),
+            count => format!("{} {}", line.text, suppressed_note(count)).into(),
+        };
+        self.recent.push(&time, line.level, line.target, &text);
         if line.level > level {
             return;
         }
@@ -339,9 +343,14 @@ fn text_line(time: &str, line: Line<'_>) -> String {
     let level = Colors::stderr().level(level);
     let mut line = cut(format!("{time} {level} {program}{text}"), MAX_LINE - MARGIN);
     if suppressed > 0 {
-        line.push_str(&format!(" ({suppressed} similar lines were suppressed)"));
+        line.push(' ');
+        line.push_str(&suppressed_note(suppressed));
     }
     line
+}
+
+fn suppressed_note(count: u64) -> String {
+    format!("({count} similar lines were suppressed)")
 }
 
 fn cut(mut line: String, most: usize) -> String {

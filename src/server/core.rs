@@ -13,7 +13,7 @@ use super::client_query::ClientQuery;
 use super::config::Config;
 use super::connector::Resolver;
 use super::env::{Env, WRITE_BUFFER};
-use super::history::History;
+use super::history::{History, PERIOD};
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::policy::is_one_of;
 use super::registry::Registry;
@@ -59,6 +59,8 @@ pub(super) struct Core {
     pub(super) certificate_check: Option<Time>,
     /// The figures of the last minutes.
     pub(super) history: History,
+    /// When the next sample of them is due.
+    pub(super) sample_at: Time,
     /// Opens connections in memory instead of sockets.
     #[cfg(any(test, fuzzing))]
     pub(super) dialer: Option<super::memory_stream::Dialer>,
@@ -89,6 +91,7 @@ impl Core {
             resume_behind: 0,
             trim_at: None,
             history: History::default(),
+            sample_at: Time::default() + PERIOD,
             chores_at: certificate_check,
             certificate_check,
             #[cfg(any(test, fuzzing))]

@@ -171,7 +171,7 @@ impl<S: Service> Server<S> {
             if !slept.is_zero() {
                 self.handle_sleep(slept);
             }
-            if self.ctx.core.history.is_due(self.ctx.core.env.real_now()) {
+            if self.ctx.core.env.now >= self.ctx.core.sample_at {
                 let until = self.clock.at(worked_until) + self.ctx.core.env.asleep;
                 health::sample(&mut self.ctx, &self.service, until);
             }

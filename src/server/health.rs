@@ -124,7 +124,9 @@ pub(super) fn sample<S: Service>(ctx: &mut Context, service: &S, worked_until: T
         wrong_tokens: counters.wrong_tokens,
         failed: failed.map(|(_, count)| count).sum(),
     };
-    core.history.add(core.env.real_now(), worked_until, figures);
+    let now = core.env.real_now();
+    core.history.add(now, worked_until, figures);
+    core.sample_at = core.env.now + core.history.due_in(now);
 }
 
 #[cfg(test)]

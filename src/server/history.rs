@@ -13,7 +13,7 @@ use super::metrics::Histogram;
 use crate::protocol::Time;
 
 /// The shortest time of a sample.
-const PERIOD: Duration = Duration::from_secs(2);
+pub(super) const PERIOD: Duration = Duration::from_secs(2);
 
 /// How long samples are kept.
 const KEPT: Duration = Duration::from_secs(15 * 60);
@@ -132,10 +132,9 @@ impl Default for History {
 }
 
 impl History {
-    /// Whether it is time for a sample.
-    #[inline]
-    pub(super) fn is_due(&self, now: Time) -> bool {
-        now.since(self.until) >= PERIOD
+    /// How long after `now` the next sample is due.
+    pub(super) fn due_in(&self, now: Time) -> Duration {
+        PERIOD.saturating_sub(now.since(self.until))
     }
 
     /// Takes the samples until `now`. The last turn of the loop has ended at `worked_until`.
@@ -244,13 +243,14 @@ mod tests {
     #[test]
     fn what_was_counted_before_an_idle_time_belongs_to_its_beginning() {
         let mut history = History::default();
-        assert!(!history.is_due(at(1999)) && history.is_due(at(2000)));
+        assert_eq!(history.due_in(at(1999)), Duration::from_millis(1));
+        assert_eq!(history.due_in(at(2000)), Duration::ZERO);
         history.add(at(100_000), at(500), figures(4000));
         assert_eq!(read(&history, 0), [(2.0, 2.0, 2000.0), (100.0, 98.0, 0.0)]);
         // The remainder is too short for a sample of its own.
         history.add(at(103_000), at(100_001), figures(4000));
         assert_eq!(read(&history, 2), [(102.0, 2.0, 0.0)]);
-        assert!(!history.is_due(at(103_999)));
+        assert_eq!(history.due_in(at(103_000)), Duration::from_secs(1));
     }
 
     #[test]
