@@ -22,8 +22,12 @@ export const storage = (() => {
     const items = new Map();
     return {
       getItem: (key) => items.get(key) ?? null,
-      setItem: (key, value) => { items.set(key, String(value)); },
-      removeItem: (key) => { items.delete(key); },
+      setItem: (key, value) => {
+        items.set(key, String(value));
+      },
+      removeItem: (key) => {
+        items.delete(key);
+      },
     };
   }
 })();
@@ -36,13 +40,23 @@ export function serverUrl(path) {
   return new URL(`${location.origin}${ROOT}${path.startsWith("/") ? path.slice(1) : path}`);
 }
 
-const decode = (text) => { try { return decodeURIComponent(text); } catch { return text; } };
+const decode = (text) => {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+};
 
 /** The `key=value` pairs of a query or fragment as texts and decoded. Unlike URLSearchParams, `+` is a plus sign. */
-const pairs = (text) => text.split("&").filter((pair) => pair).map((pair) => {
-  const at = pair.indexOf("=");
-  return { pair, key: decode(at < 0 ? pair : pair.slice(0, at)), value: at < 0 ? "" : decode(pair.slice(at + 1)) };
-});
+const pairs = (text) =>
+  text
+    .split("&")
+    .filter((pair) => pair)
+    .map((pair) => {
+      const at = pair.indexOf("=");
+      return { pair, key: decode(at < 0 ? pair : pair.slice(0, at)), value: at < 0 ? "" : decode(pair.slice(at + 1)) };
+    });
 
 /** The keys of the address's fragment, without the token. */
 export const fragment = new Map();
@@ -57,7 +71,10 @@ function readAddress() {
   if (!found.length) return false;
   setToken(found.at(-1).value);
   const rest = (list, prefix) => {
-    const text = list.filter(({ key }) => key !== "token").map(({ pair }) => pair).join("&");
+    const text = list
+      .filter(({ key }) => key !== "token")
+      .map(({ pair }) => pair)
+      .join("&");
     return text && prefix + text;
   };
   history.replaceState(history.state, "", serverUrl(pagePath + rest(inQuery, "?") + rest(inFragment, "#")));
@@ -71,7 +88,8 @@ export function token() {
 
 /** Sets the token for this tab. An empty one removes it. */
 export function setToken(text) {
-  if (text) storage.setItem(KEY, text); else storage.removeItem(KEY);
+  if (text) storage.setItem(KEY, text);
+  else storage.removeItem(KEY);
 }
 
 readAddress();
@@ -126,7 +144,9 @@ export async function request(path, options = {}, secret = token()) {
   try {
     const answer = JSON.parse(text);
     message = [answer.message, answer.detail].filter(Boolean).join(": ");
-  } catch { /* not JSON */ }
+  } catch {
+    /* not JSON */
+  }
   throw failure(response.status, message || `The server answered with status ${response.status}.`);
 }
 
@@ -167,11 +187,18 @@ export function askForToken(reason) {
     const why = element("p", { id: "token-reason" }, reason ?? "This server requires a token.");
     const wrong = element("p", { id: "token-error", class: "error", role: "alert" });
     const input = element("input", {
-      id: "token-input", type: "password", autocomplete: "off", autocapitalize: "off", spellcheck: false, required: true,
+      id: "token-input",
+      type: "password",
+      autocomplete: "off",
+      autocapitalize: "off",
+      spellcheck: false,
+      required: true,
       "aria-describedby": "token-reason token-error",
     });
     const button = element("button", { class: "primary" }, "Continue");
-    const form = element("form", {},
+    const form = element(
+      "form",
+      {},
       element("h1", { id: "token-title" }, "Access token"),
       why,
       element("label", { for: "token-input" }, "Token"),
@@ -229,7 +256,10 @@ export function formatBytes(count) {
   const units = ["B", "kB", "MB", "GB", "TB"];
   let value = count;
   let unit = 0;
-  while (value >= 999.5 && unit < units.length - 1) { value /= 1000; unit++; }
+  while (value >= 999.5 && unit < units.length - 1) {
+    value /= 1000;
+    unit++;
+  }
   return `${unit === 0 || value >= 99.95 ? Math.round(value) : value.toFixed(1)} ${units[unit]}`;
 }
 
@@ -238,9 +268,12 @@ export function formatDuration(seconds) {
   const s = Math.max(0, Math.floor(seconds));
   if (s < 60) return `${s} s`;
   if (s < 3600) return `${Math.floor(s / 60)} min`;
-  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor(s % 3600 / 60)} min`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
   return `${Math.floor(s / 86400)} d`;
 }
 
 /** Resolves after some time. */
-export const delay = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
+export const delay = (ms) =>
+  new Promise((resolve) => {
+    setTimeout(resolve, ms);
+  });

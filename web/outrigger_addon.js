@@ -67,8 +67,24 @@ export class OutriggerAddon extends EventTarget {
   state = { name: "connecting" };
   /** The number of bytes of a process's output so far, including those that were skipped. */
   offset;
-  #url; #options; #isProcess; #again = ""; #viewer; #takeover = false; #terminal; #disposables = [];
-  #socket; #stopped = true; #anew = false; #since = 0; #left = 0; #cuts = 0; #isUnsteady = false; #steadyTimer; #sizeTimer; #sentSize = "";
+  #url;
+  #options;
+  #isProcess;
+  #again = "";
+  #viewer;
+  #takeover = false;
+  #terminal;
+  #disposables = [];
+  #socket;
+  #stopped = true;
+  #anew = false;
+  #since = 0;
+  #left = 0;
+  #cuts = 0;
+  #isUnsteady = false;
+  #steadyTimer;
+  #sizeTimer;
+  #sentSize = "";
   #saved;
 
   /**
@@ -84,20 +100,28 @@ export class OutriggerAddon extends EventTarget {
     this.offset = options.since ?? 0;
   }
 
-  get viewer() { return this.#viewer; }
+  get viewer() {
+    return this.#viewer;
+  }
   /** Whether the connection has not ended. */
-  get live() { return !this.#stopped; }
+  get live() {
+    return !this.#stopped;
+  }
   /** Whether the conversation can continue after a reload of the page. */
-  get canContinue() { return this.live && Boolean(this.#socket?.resumable); }
+  get canContinue() {
+    return this.live && Boolean(this.#socket?.resumable);
+  }
 
   /** Connects. xterm.js calls it in `loadAddon`. */
   activate(terminal) {
     this.#terminal = terminal;
     const { input = true } = this.#options;
-    this.#disposables.push(terminal.onResize(() => {
-      clearTimeout(this.#sizeTimer);
-      this.#sizeTimer = setTimeout(() => this.#sendSize(), RESTS);
-    }));
+    this.#disposables.push(
+      terminal.onResize(() => {
+        clearTimeout(this.#sizeTimer);
+        this.#sizeTimer = setTimeout(() => this.#sendSize(), RESTS);
+      }),
+    );
     if (input) {
       this.#disposables.push(terminal.onData((text) => this.send(encoder.encode(text))));
       this.#disposables.push(terminal.onBinary((text) => this.send(Uint8Array.from(text, (letter) => letter.charCodeAt(0)))));
@@ -180,7 +204,14 @@ export class OutriggerAddon extends EventTarget {
     const { protocols = [], unauthorized, WebSocket } = this.#options;
     // A viewer of a process needs no more than the number of the last byte.
     const resume = !(this.#viewer && this.#isProcess);
-    const options = { early: true, unauthorized, resume, renew: (end) => this.#renews(end), state: this.#saved, ...(WebSocket && { WebSocket }) };
+    const options = {
+      early: true,
+      unauthorized,
+      resume,
+      renew: (end) => this.#renews(end),
+      state: this.#saved,
+      ...(WebSocket && { WebSocket }),
+    };
     this.#saved = undefined;
     let socket;
     try {
@@ -189,13 +220,18 @@ export class OutriggerAddon extends EventTarget {
       // The token has characters that a subprotocol cannot have.
       const message = "A browser cannot send this token.";
       if (!unauthorized) return this.#closed({ code: 1006, reason: message, status: 401 });
-      unauthorized(message).then(() => { if (!this.#socket && !this.#stopped) this.#begin(); });
+      unauthorized(message).then(() => {
+        if (!this.#socket && !this.#stopped) this.#begin();
+      });
       return;
     }
     this.#socket = socket;
     socket.binaryType = "arraybuffer";
     // A socket that was dropped still closes.
-    const on = (type, act) => socket.addEventListener(type, (event) => { if (this.#socket === socket) act(event); });
+    const on = (type, act) =>
+      socket.addEventListener(type, (event) => {
+        if (this.#socket === socket) act(event);
+      });
     on("open", () => this.#opened(true));
     on("resume", () => this.#opened(false));
     on("message", ({ data }) => this.#receive(data));
@@ -223,15 +259,15 @@ export class OutriggerAddon extends EventTarget {
     if (resumes) return url;
     this.#sentSize = this.#size();
     if (!this.#viewer) {
-      query.set("rows", this.#terminal.rows);
-      query.set("cols", this.#terminal.cols);
+      query.set("rows", String(this.#terminal.rows));
+      query.set("cols", String(this.#terminal.cols));
     }
     // After a longer absence, the writer is probably another client.
     if (this.#takeover && (!this.#since || Date.now() - this.#since < OWN_PLACE)) query.set("takeover", "1");
     if (this.#isProcess) {
       query.set("replay", "screen");
-      query.set("lines", SCREEN_LINES);
-      if (this.offset) query.set("since", this.offset);
+      query.set("lines", String(SCREEN_LINES));
+      if (this.offset) query.set("since", String(this.offset));
     }
     return url;
   }
@@ -314,7 +350,11 @@ export class OutriggerAddon extends EventTarget {
       return;
     }
     let event;
-    try { event = JSON.parse(data); } catch { return; }
+    try {
+      event = JSON.parse(data);
+    } catch {
+      return;
+    }
     if (!event || typeof event !== "object") return;
     const { type } = event;
     // Another process may have the name when this page comes back on a new connection.
@@ -329,13 +369,15 @@ export class OutriggerAddon extends EventTarget {
     if (type === "size" && !(Number.isInteger(event.rows) && Number.isInteger(event.cols) && event.rows > 0 && event.cols > 0)) return;
     if (type === "size" && this.#viewer) {
       const size = { rows: event.rows, cols: event.cols };
-      if (this.#options.size) this.#options.size(size); else this.#terminal.resize(size.cols, size.rows);
+      if (this.#options.size) this.#options.size(size);
+      else this.#terminal.resize(size.cols, size.rows);
     }
     if (typeof type === "string" && type !== "state" && type !== "event") this.#tell(type, event);
     this.#tell("event", event);
   }
 
   #write(bytes) {
-    if (this.#options.write) this.#options.write(bytes); else this.#terminal.write(bytes);
+    if (this.#options.write) this.#options.write(bytes);
+    else this.#terminal.write(bytes);
   }
 }

