@@ -48,14 +48,15 @@ enum Revision {
     Sessions,
 }
 
-use Program::{McpProxy, Outrigger, Supergateway};
+use Program::{McpProxy, Outrigger, OutriggerShared, Supergateway};
 use Revision::{Sessions, Stateless};
 
 /// supergateway starts a process for each call of revision 2026-07-28, and mcp-proxy does not support that revision.
-const BRIDGES: [(Program, Revision, &str); 5] = [
+const BRIDGES: [(Program, Revision, &str); 6] = [
     (Outrigger, Stateless, "outrigger 2026-07-28"),
     (Supergateway, Stateless, "supergateway 2026-07-28"),
     (Outrigger, Sessions, "outrigger 2025-11-25"),
+    (OutriggerShared, Sessions, "outrigger --share all"),
     (Supergateway, Sessions, "supergateway 2025-11-25"),
     (McpProxy, Sessions, "mcp-proxy 2025-11-25"),
 ];

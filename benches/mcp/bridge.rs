@@ -26,6 +26,8 @@ const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialize
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Program {
     Outrigger,
+    /// With one MCP server for all sessions.
+    OutriggerShared,
     Supergateway,
     McpProxy,
 }
@@ -67,7 +69,7 @@ impl Installed {
     /// Whether a bridge is installed.
     pub(crate) fn has(&self, program: Program) -> bool {
         match program {
-            Program::Outrigger => true,
+            Program::Outrigger | Program::OutriggerShared => true,
             Program::Supergateway => self.supergateway.exists(),
             Program::McpProxy => self.mcp_proxy.exists(),
         }
@@ -89,9 +91,15 @@ impl Installed {
         drop(free);
         let (host, port) = (address.to_string(), address.port().to_string());
         let mut command = match program {
-            Program::Outrigger => {
+            Program::Outrigger | Program::OutriggerShared => {
+                let share = match program {
+                    Program::OutriggerShared => "all",
+                    _ => "none",
+                };
                 let mut command = Command::new(&self.outrigger);
-                command.args(["mcp", "--no-auth", "--log", "off", "--listen", &host, "--"]);
+                command.args(["mcp", "--no-auth", "--log", "off", "--listen", &host]);
+                // A shared process outlives the settling of an idle bridge, and ends soon after its sessions.
+                command.args(["--share", share, "--process-idle", "5s", "--"]);
                 command.arg(&self.server).arg("example-mcp");
                 command
             }

@@ -317,7 +317,8 @@ async function inspector(title, url, calls) {
     const { stdout } = await promisify(execFile)(NODE22, [launcher, "--cli", url, "--transport", "http", "--method", ...args], { env });
     return JSON.parse(stdout);
   };
-  await check(title, () => calls(run));
+  // Each run starts the Inspector again.
+  await check(title, () => calls(run), 60);
 }
 
 const started = await everything();
