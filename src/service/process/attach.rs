@@ -652,4 +652,29 @@ mod tests {
         attachments.pump_all(&mut out);
         assert_eq!((out.received, &*out.gaps), (attachments.end(), &[][..]));
     }
+
+    /// The bug: laying out was charged to nobody, and half a megabyte without line ends was laid out in one slice.
+    #[cfg(feature = "screen")]
+    #[test]
+    fn the_work_of_a_screen_is_charged_and_bounded() {
+        let size = TerminalSize { rows: 24, cols: 80 };
+        for (unit, laid_out) in [("\u{e9}", 4 << 20), ("a short line\r\n", 0)] {
+            let attachments = Attachments::new(1 << 20, Sharing::Shared, Some(size));
+            let mut attachments = attachments.with_screen(ScreenSettings::new(500));
+            let output = unit.repeat((4 << 20) / unit.len());
+            let (mut left, mut all) = (output.as_bytes(), 0);
+            while !left.is_empty() {
+                let spare = attachments.spare(left.len().min(64 << 10));
+                let count = spare.len();
+                spare.copy_from_slice(&left[..count]);
+                attachments.commit(OutputStream::Stdout, count);
+                left = &left[count..];
+                let work = attachments.take_work();
+                assert!(work <= 8000, "{unit:?}: {work} microseconds at once");
+                all += work;
+            }
+            assert!(all >= laid_out / 50 && all < 4 << 20, "{unit:?}: {all}");
+            assert!(laid_out > 0 || all < 10_000, "{unit:?}: {all}");
+        }
+    }
 }

@@ -11,8 +11,9 @@ use serde_json::json;
 use super::Recorded;
 use crate::Time;
 
-/// The longest command in a header, in bytes.
+/// The longest command and the longest kind of a terminal in a header, in bytes.
 const MAX_COMMAND: usize = 1000;
+const MAX_KIND: usize = 100;
 
 /// A longer event is continued by another one.
 const MAX_EVENT: usize = 64 << 10;
@@ -63,9 +64,10 @@ impl Events {
         let since_epoch = started.duration_since(SystemTime::UNIX_EPOCH);
         let mut command = recorded.command.join(" ");
         command.truncate(command.floor_char_boundary(MAX_COMMAND));
+        let kind = &recorded.kind[..recorded.kind.floor_char_boundary(MAX_KIND)];
         let header = json!({
             "version": 3,
-            "term": {"cols": recorded.size.cols, "rows": recorded.size.rows, "type": recorded.kind},
+            "term": {"cols": recorded.size.cols, "rows": recorded.size.rows, "type": kind},
             "timestamp": since_epoch.unwrap_or(Duration::ZERO).as_secs(),
             "command": command,
         });

@@ -14,8 +14,10 @@ use crate::sys::TerminalSize;
 /// Output with other sequences than colors is laid out from this many bytes on, which takes less than a millisecond.
 const PENDING: usize = 32 << 10;
 
-/// Plain output is kept up to this size, or half of the scrollback.
+/// Plain output is kept up to this size, or half of the scrollback. If its lines are so long that nothing could be skipped, up to the
+/// smaller size, because laying it out takes up to 20 ns for each byte.
 const PENDING_PLAIN: usize = 512 << 10;
+const PENDING_LONG: usize = 256 << 10;
 
 /// About so many bytes are laid out, or skipped, in a microsecond.
 const LAID_OUT: usize = 40;
@@ -86,9 +88,21 @@ impl Follower {
         } else {
             PENDING.min(half)
         };
-        if pending >= limit {
+        if pending >= limit || (pending >= PENDING_LONG && self.has_long_lines(output)) {
             self.lay_out(output);
         }
+    }
+
+    /// Whether the output that is not laid out has too few lines for skipping any. Looks once at each output.
+    fn has_long_lines(&mut self, output: &Scrollback) -> bool {
+        let from = self.laid.max(output.start());
+        !std::mem::replace(&mut self.skimmer.is_measured, true)
+            && line_start(output, from, self.needed_lines()).is_none()
+    }
+
+    /// After so many lines, nothing that the screen shows now is left on it or in the history.
+    fn needed_lines(&self) -> usize {
+        2 * self.screen.height() + self.history + 2
     }
 
     /// Lays out all output.
@@ -121,9 +135,7 @@ impl Follower {
     /// Skips plain output that has scrolled out of the screen and its history. Returns the offset from which on output has to be
     /// laid out: the beginning of a line.
     fn skip(&mut self, output: &Scrollback, from: u64) -> u64 {
-        // After this many lines, nothing that the screen shows now is left on it or in the history.
-        let needed = 2 * self.screen.height() + self.history + 2;
-        let Some(cut) = line_start(output, from, needed) else {
+        let Some(cut) = line_start(output, from, self.needed_lines()) else {
             return from;
         };
         let style = self.screen.style;
@@ -284,6 +296,8 @@ struct Skimmer {
     is_plain: bool,
     /// Whether it has any sequence.
     has_styles: bool,
+    /// Whether the length of its lines was looked at.
+    is_measured: bool,
     state: SkimState,
 }
 
@@ -302,6 +316,7 @@ impl Default for Skimmer {
             at: 0,
             is_plain: true,
             has_styles: false,
+            is_measured: false,
             state: SkimState::Text,
         }
     }
@@ -313,6 +328,7 @@ impl Skimmer {
         self.at = at;
         self.is_plain = is_at_unit;
         self.has_styles = false;
+        self.is_measured = false;
         self.state = SkimState::Text;
     }
 
