@@ -225,6 +225,26 @@ write(
 write("process_calls", process_calls())
 write("envelope", envelopes())
 write("framing", framed())
+def screens():
+    """The output of programs: the first byte selects how much of it is kept, which the thresholds depend on."""
+    plain = "".join(f"line {number}\r\n" for number in range(60))
+    colored = "".join(f"\x1b[3{number % 8};1mline\x1b[m \x1b[38;5;{number}mwords\x1b[0m\r\n" for number in range(30))
+    editor = (
+        "\x1b[?1049h\x1b[?1h\x1b=\x1b[?2004h\x1b[H\x1b[2J\x1b[2;4r\x1b[4;1H\n\x1b[1;1Htext\x1b[K\x1b[r\x1b[4;1H\x1b[7m-- INSERT --\x1b[m"
+        "\x1b[2;3H\x1b[L\x1b[M\x1b[3@\x1b[2P\x1b[4X\x1bM\x1b7\x1b[?25l\x1b8\x1b[?25h\x1b[?1000h\x1b[?1006h\x1b[2 q"
+    )
+    clusters = "漢字e\u0301 👍🏽 👩\u200d👩\u200d👧 🇩🇪🇫🇷 ❤\ufe0f 1\ufe0f\u20e3 각\u1100\u1161 \u0600x\x1b[3b\x1b[1;19H👩\u200d❤\ufe0f"
+    others = (
+        "\x1b(0lqk\x1b(B\x0e\x1b)0x\x0f\x1bH\t\x1b[3g\x1b[?6h\x1b[?7l\x1b[4h\x1b[20h\x1b[?45h\b\x1b[5 q\x1b]2;title\x07\x1b]0;t\x1b\\"
+        "\x1bP1$r\x1b\\\x1b[!p\x1bc\x1b#8\x1b[2S\x1b[2T\x1b[ @\x1b[2 A\x1b['}\x1b['~\x1b[48:2::1:2:3m\x1b[4:3m\x1b[?2026h\x9b3;3H\x1b[2J"
+    )
+    for text in [plain, colored, editor, clusters, others, editor + clusters + plain, colored + others + "\x1b[?1049l"]:
+        for kind in b"\x00\x01\x09":
+            yield bytes([kind]) + text.encode()
+            # A piece that begins with such a byte is repeated.
+            yield bytes([kind]) + b"\x01" + text.encode()
+
+
 def mcp():
     """Requests to an MCP endpoint: the fields of the head, the body, and a list of tools."""
     meta = '"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"progressToken":5}'
@@ -237,6 +257,7 @@ def mcp():
     yield b"\0" + b'{"jsonrpc":"2.0","method":"x","params":{"_meta":{}}}'
 
 
+write("screen", screens())
 write("mcp", mcp())
 # Two sessions that share a process, which is ready: calls, answers, and what follows an exit.
 ready = bytes([0, 0, 0, 0, 15, 0, 8, 0])

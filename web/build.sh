@@ -20,7 +20,7 @@ take() {
 }
 take @xterm/xterm/lib/xterm.mjs
 take @xterm/xterm/css/xterm.css
-for addon in fit search serialize unicode11 web-links webgl; do
+for addon in fit search serialize unicode-graphemes web-links webgl; do
   take "@xterm/addon-$addon/lib/addon-$addon.mjs"
 done
 take marked/lib/marked.esm.js marked.js

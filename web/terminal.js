@@ -7,7 +7,7 @@ import { Terminal } from "./xterm.mjs";
 import { FitAddon } from "./addon-fit.mjs";
 import { SearchAddon } from "./addon-search.mjs";
 import { SerializeAddon } from "./addon-serialize.mjs";
-import { Unicode11Addon } from "./addon-unicode11.mjs";
+import { UnicodeGraphemesAddon } from "./addon-unicode-graphemes.mjs";
 import { WebLinksAddon } from "./addon-web-links.mjs";
 import { askForToken, element, formatBytes, formatDuration, fragment, pagePath, serverUrl, session, socketProtocols, storage } from "./common.js";
 import { OutriggerAddon, isProcessPath } from "./outrigger_addon.js";
@@ -116,8 +116,8 @@ const search = new SearchAddon({ highlightLimit: 1000 });
 terminal.loadAddon(fit);
 terminal.loadAddon(serialize);
 terminal.loadAddon(search);
-terminal.loadAddon(new Unicode11Addon());
-terminal.unicode.activeVersion = "11";
+// The server counts columns in the same way.
+terminal.loadAddon(new UnicodeGraphemesAddon());
 /** An address, which may contain parentheses in pairs, such as `https://en.wikipedia.org/wiki/Outrigger_(nautical)`. */
 const ADDRESS = /https?:\/\/(?:\([^\s"'<>`{}|\\^()]*\)|[^\s"'<>`{}|\\^()])*(?:\([^\s"'<>`{}|\\^()]*\)|[^\s"'<>`{}|\\^()[\]:,.!?;~*])/i;
 terminal.loadAddon(new WebLinksAddon((_event, target) => openLink(target), {

@@ -18,7 +18,7 @@
 //! | [`router`] | operations of clients and an agent | every message reaches only its owner; the requests of a batch are answered together; tables stay bounded; progress tokens and ids are restored |
 //! | [`framing`] | a stream of framed messages | the messages are those of a naive decoder, for any cuts |
 //! | [`mcp`] | a request to an MCP endpoint, and tools | what is accepted agrees with its head; messages keep all but their ids |
-//! | [`screen`] | the output of a program on a terminal | the screen depends neither on how the output is split nor on when it is laid out; no panic |
+//! | [`screen`] | the output of a program on a terminal | the screen depends neither on how the output is split nor on when it is laid out; a snapshot and the rest of the output show the same; no panic |
 //! | [`mcp_newer`] | operations of a session in front of an MCP server of 2026-07-28 | each request is answered once, with what belongs to it; input reaches the request that needs it; nothing is left |
 //! | [`mcp_sessions`] | operations of sessions that share a process, and of the process | every message reaches only its session; each request is answered once; tables stay bounded |
 //! | [`attachments`], [`control`], [`process_calls`] | requests to processes | no panic; limits hold |
@@ -75,7 +75,7 @@ pub use protocol::{frame_header, handshake, proxy_header};
 #[cfg(feature = "server")]
 pub use resume::resume;
 #[cfg(feature = "screen")]
-pub use screen::screen;
+pub use screen::{ScreenProbe, follow_screen, screen};
 #[cfg(feature = "server")]
 pub use server::operations;
 

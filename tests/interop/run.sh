@@ -6,11 +6,11 @@
 # examples/terminal with xterm.js, xterm.js's AttachAddon, ttyd's page and clients of ttyd, the terminal page, the console and the page of an agent,
 # full-screen programs in tmux through examples/attach.py and `outrigger attach`, examples/resume.py, resume.ts and
 # packaging/npm-client behind a proxy that cuts, and many of these over TLS, with sslyze.
-# Installs npm and Python packages below target/interop. Chromium, nginx, HAProxy, tmux, vim, less, top, htop and websocketd must
+# Installs npm and Python packages below target/interop. Chromium, nginx, HAProxy, tmux, vim, less, mc, top, htop and websocketd must
 # be installed.
 #
 # usage: tests/interop/run.sh [PART...]      all parts but web_*, acp_agents and pairs by default: python node compression browser examples deploy acp
-#                                            acp_conformance connect terminal ttyd fullscreen attach resume tls pipe kernel_images
+#                                            acp_conformance connect terminal ttyd screen fullscreen attach resume tls pipe kernel_images
 #                                            editor mcp. The parts web_* need a program with the feature `web`;
 #                                            acp_agents installs 1 GB; pairs has MCP clients of all
 #                                            revisions in front of servers of all generations
@@ -155,6 +155,10 @@ run_ttyd() {
   node_modules
   NODE_PATH=$tools/node_modules node tests/interop/ttyd.js "$ttyd"
 }
+# The screen of the server beside headless xterm.js. tests/interop/screen/run.sh has more programs and sessions.
+run_screen() {
+  tests/interop/screen/run.sh 4 vim less tmux mc bash
+}
 run_fullscreen() {
   venv
   PYTHON=$tools/venv/bin/python tests/interop/fullscreen.sh
@@ -251,11 +255,11 @@ run_mcp() {
 # A part that hangs fails. To build the Rust SDK takes minutes.
 limit=400
 [ -z "${ALL_SERVERS:-}" ] || limit=1800
-export -f venv node_modules mcp_venv mcp_modules acp_venv run_{python,node,compression,browser,examples,deploy,acp,acp_agents,acp_conformance,connect,terminal,ttyd,fullscreen,attach,resume,tls,pipe,kernel_images,editor,mcp,pairs,web_style,web_terminal,web_others,web_console,web_figures} take_ttyd
+export -f venv node_modules mcp_venv mcp_modules acp_venv run_{python,node,compression,browser,examples,deploy,acp,acp_agents,acp_conformance,connect,terminal,ttyd,screen,fullscreen,attach,resume,tls,pipe,kernel_images,editor,mcp,pairs,web_style,web_terminal,web_others,web_console,web_figures} take_ttyd
 export tools ttyd
 run() { timeout --kill-after=10 $limit bash -euo pipefail -c "run_$1" || { echo "interop: $1 failed with $?" >&2; exit 1; }; }
 
-for part in ${@:-python node compression browser examples deploy acp acp_conformance connect terminal ttyd fullscreen attach resume tls pipe kernel_images editor mcp}; do
+for part in ${@:-python node compression browser examples deploy acp acp_conformance connect terminal ttyd screen fullscreen attach resume tls pipe kernel_images editor mcp}; do
   echo "interop: $part"
   run "$part"
 done

@@ -1,23 +1,23 @@
-//! Characters with marks: the clusters of characters that share a cell. Each is kept once.
+//! The clusters of several characters that share a cell: letters with marks, flags, emoji. Each is kept once.
 
 use std::collections::HashMap;
 
 use super::grid::Content;
 
-/// The maximum number of clusters. If all of them are shown, further marks are left out.
+/// The maximum number of clusters. If all of them are shown, further characters that would join one are left out.
 const MAX_CLUSTERS: usize = 1024;
 
-/// The maximum length of a cluster in bytes. Further marks are left out.
-const MAX_CLUSTER: usize = 32;
+/// The maximum length of a cluster in bytes. Further characters are left out. The longest emoji has 35.
+const MAX_CLUSTER: usize = 48;
 
-/// The number of marks that are left out before the clusters are collected again, if most of them are shown.
+/// The number of characters that are left out before the clusters are collected again, if most of them are shown.
 const PATIENCE: usize = 100_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Clusters {
     texts: Vec<Box<str>>,
     indexes: HashMap<Box<str>, usize>,
-    /// The number of marks that were left out since the last collection.
+    /// The number of characters that were left out since the last collection.
     refused: usize,
     /// The value of `refused` from which on another collection is worth its time.
     patience: usize,
@@ -61,18 +61,15 @@ impl Clusters {
         }
     }
 
-    /// The content with one more character; `None` if there is no room for it.
-    pub(super) fn join(&mut self, content: Content, character: char) -> Option<Content> {
-        let mut text = match content.is_empty() {
-            true => String::new(),
-            false => self.text(content),
-        };
+    /// The content with one more character, and the new width; `None` if there is no room for it.
+    pub(super) fn join(&mut self, content: Content, character: char, width: u8) -> Option<Content> {
+        let mut text = self.text(content);
         text.push(character);
         if text.len() > MAX_CLUSTER {
             return None;
         }
         if let Some(index) = self.indexes.get(&*text) {
-            return Some(content.with_cluster(*index));
+            return Some(Content::cluster(*index, width));
         }
         if self.is_full() {
             self.refused += 1;
@@ -82,7 +79,7 @@ impl Clusters {
         let text: Box<str> = text.into();
         self.texts.push(text.clone());
         self.indexes.insert(text, index);
-        Some(content.with_cluster(index))
+        Some(Content::cluster(index, width))
     }
 
     /// Forgets all clusters but those of these cells.
@@ -101,7 +98,7 @@ impl Clusters {
                     self.texts.len() - 1
                 }
             };
-            *content = content.with_cluster(index);
+            *content = Content::cluster(index, content.width());
         }
         let finds_little = self.texts.len() > MAX_CLUSTERS / 2;
         self.patience = if finds_little { PATIENCE } else { 1 };

@@ -1,6 +1,7 @@
 //! Control characters and control sequences: what they do to a screen.
 
 use super::Screen;
+use super::graphemes::Step;
 use super::grid::{self, Cell, Content};
 use super::modes::ASCII;
 use super::parser::{Csi, Params};
@@ -246,7 +247,12 @@ impl Screen {
                 }
             }
             (0, b'!', b'p') => self.soft_reset(),
-            (0, b' ', b'q') => self.cursor_style = params.get(0),
+            (0, b' ', b'q') if params.get(0) <= 6 => self.cursor_style = params.get(0),
+            (0, b' ', b'@' | b'A') => self.shift_columns(0, csi.last == b'A', params.count(0)),
+            (0, b'\'', b'}' | b'~') => {
+                let x = self.buffer().x;
+                self.shift_columns(x, csi.last == b'}', params.count(0));
+            }
             (0, 0, last) => self.plain_csi(last, params),
             _ => {}
         }
@@ -320,6 +326,16 @@ impl Screen {
         }
     }
 
+    /// Shifts the columns from `at` on, in all rows of the scrolling region.
+    fn shift_columns(&mut self, at: usize, right: bool, count: usize) {
+        let style = self.style.erased();
+        let buffer = self.buffer_mut();
+        let y = buffer.y;
+        if (buffer.top..=buffer.bottom).contains(&y) {
+            buffer.shift_columns(at, right, count, style);
+        }
+    }
+
     fn move_to_tab(&mut self, count: usize, forward: bool) {
         let buffer = self.buffer_mut();
         for _ in 0..count.min(buffer.cols) {
@@ -345,14 +361,12 @@ impl Screen {
 
     /// Prints the last character again.
     fn repeat(&mut self, count: usize) {
-        let Some(last) = self.last_width.filter(|last| *last > 0) else {
-            return;
-        };
+        let Some(last) = self.last else { return };
         let buffer = self.buffer();
         // More than a row would let a few bytes cause much work.
         let count = count.min(buffer.cols);
-        let at = buffer.x.saturating_sub(usize::from(last));
-        let Some(cell) = buffer.cell(at) else {
+        let cell = buffer.x.checked_sub(usize::from(last.width));
+        let Some(cell) = cell.and_then(|at| buffer.cell(at)) else {
             return;
         };
         match cell.content.get() {
@@ -363,19 +377,32 @@ impl Screen {
         }
     }
 
-    /// Prints a character with its marks again. All marks are joined at once, because a few bytes of output can repeat many.
+    /// Prints a cluster of characters again. The cell is copied, because a few bytes of output can repeat a long cluster.
     fn repeat_cell(&mut self, content: Content, count: usize) {
-        let Some(first) = self.clusters.text(content).chars().next() else {
+        let text = self.clusters.text(content);
+        let Some(first) = text.chars().next() else {
             return;
         };
-        let plain = Content::character(first, content.width());
+        let columns = usize::from(content.width());
+        let steps = text.chars().scan(None, |last, next| {
+            *last = Some(Step::after(*last, next).last);
+            Some(*last)
+        });
+        let last = steps.last().flatten();
         for _ in 0..count {
-            self.print(first);
+            let step = Step::after(self.last, first);
+            if step.joined.is_some() {
+                // Such characters have no width of their own that could be repeated.
+                return;
+            }
+            self.print_apart(first, step.last.with_width(content.width()));
             let buffer = self.buffer_mut();
-            let at = buffer.x.saturating_sub(usize::from(content.width()));
-            let printed = buffer.row().cells.get_mut(at);
-            if let Some(cell) = printed.filter(|cell| cell.content == plain) {
+            let at = buffer.x.checked_sub(columns);
+            if let Some(cell) = at.and_then(|at| buffer.row().cells.get_mut(at))
+                && cell.content == Content::character(first, content.width())
+            {
                 cell.content = content;
+                self.last = last;
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Follows the output of a program on a terminal, so that its screen is known when somebody asks.
 //!
 //! Output is laid out as late as possible, so a screen costs little while nobody asks for it. [`Skimmer`] looks for output that has only
-//! text, line ends and colors. Such output is laid out when there is much of it, without the part that has scrolled away. The result is
-//! the same as if everything had been laid out at once, which the tests and the fuzzer check.
+//! text, line ends and colors. When there is much of it, the part that has scrolled away is skipped, and the rest waits until somebody
+//! asks. The result is the same as if everything had been laid out at once, which the tests and the fuzzer check.
 
 use super::Screen;
 use super::keys::KeyModes;
@@ -14,10 +14,11 @@ use crate::sys::TerminalSize;
 /// Output with other sequences than colors is laid out from this many bytes on, which takes less than a millisecond.
 const PENDING: usize = 32 << 10;
 
-/// Plain output is kept up to this size, or half of the scrollback. If its lines are so long that nothing could be skipped, up to the
-/// smaller size, because laying it out takes up to 20 ns for each byte.
-const PENDING_PLAIN: usize = 512 << 10;
-const PENDING_LONG: usize = 256 << 10;
+/// Plain output is kept up to this size, or half of the scrollback. To lay it out takes up to 20 ns for each byte.
+const PENDING_PLAIN: usize = 256 << 10;
+
+/// The most that is laid out when output is added. It is more than is read at once, so less and less is pending.
+const SLICE: usize = 96 << 10;
 
 /// About so many bytes are laid out, or skipped, in a microsecond.
 const LAID_OUT: usize = 40;
@@ -47,6 +48,8 @@ pub(crate) struct Follower {
     rest: Vec<u8>,
     skimmer: Skimmer,
     history: usize,
+    /// The end of the output when nothing was found that could be skipped.
+    searched: u64,
     /// The work of laying out, in microseconds.
     work: usize,
 }
@@ -59,6 +62,7 @@ impl Follower {
             rest: Vec::new(),
             skimmer: Skimmer::default(),
             history: settings.history,
+            searched: 0,
             work: 0,
         }
     }
@@ -78,45 +82,38 @@ impl Follower {
         (output.end() - self.laid) as usize
     }
 
-    /// Notes that output was added. Lays it out if there is much.
+    /// Notes that output was added. If there is much, lays out a part that takes a few milliseconds at most.
     pub(crate) fn follow(&mut self, output: &Scrollback) {
         self.skimmer.skim(output);
-        let pending = self.pending(output);
         let half = output.capacity() / 2;
         let limit = if self.skimmer.is_plain {
             PENDING_PLAIN.min(half)
         } else {
             PENDING.min(half)
         };
-        if pending >= limit || (pending >= PENDING_LONG && self.has_long_lines(output)) {
-            self.lay_out(output);
+        if self.pending(output) < limit {
+            return;
         }
-    }
-
-    /// Whether the output that is not laid out has too few lines for skipping any. Looks once at each output.
-    fn has_long_lines(&mut self, output: &Scrollback) -> bool {
-        let from = self.laid.max(output.start());
-        !std::mem::replace(&mut self.skimmer.is_measured, true)
-            && line_start(output, from, self.needed_lines()).is_none()
-    }
-
-    /// After so many lines, nothing that the screen shows now is left on it or in the history.
-    fn needed_lines(&self) -> usize {
-        2 * self.screen.height() + self.history + 2
+        self.skip(output, limit);
+        if self.pending(output) >= limit {
+            self.lay_out_at_most(output, SLICE);
+        }
     }
 
     /// Lays out all output.
     pub(crate) fn lay_out(&mut self, output: &Scrollback) {
+        self.skip(output, 0);
+        self.lay_out_at_most(output, usize::MAX);
+    }
+
+    /// Lays out the next output, up to a number of bytes.
+    fn lay_out_at_most(&mut self, output: &Scrollback, most: usize) {
         // Output that is no longer kept is skipped.
         let mut from = self.laid.max(output.start());
-        if self.skimmer.is_plain && self.rest.is_empty() && self.screen.scrolls_as_a_whole() {
-            let begin = from;
-            from = self.skip(output, from);
-            self.work += (from - begin) as usize / SKIPPED;
-        }
-        self.work += (output.end() - from) as usize / LAID_OUT;
-        while from < output.end() {
-            let (_, piece) = output.piece(from, PENDING);
+        let end = output.end().min(from.saturating_add(most as u64));
+        self.work += (end - from) as usize / LAID_OUT;
+        while from < end {
+            let (_, piece) = output.piece(from, PENDING.min((end - from) as usize));
             from += piece.len() as u64;
             if self.rest.is_empty() {
                 let taken = self.screen.feed(piece);
@@ -129,15 +126,28 @@ impl Follower {
         }
         self.laid = from;
         self.rest.shrink_to(super::parser::MAX_SEQUENCE);
-        self.skimmer.restart(from, self.rest.is_empty());
+        // The rest of plain output is plain, too.
+        if from == output.end() || !self.skimmer.is_plain {
+            self.skimmer.restart(from, self.rest.is_empty());
+        }
     }
 
-    /// Skips plain output that has scrolled out of the screen and its history. Returns the offset from which on output has to be
-    /// laid out: the beginning of a line.
-    fn skip(&mut self, output: &Scrollback, from: u64) -> u64 {
-        let Some(cut) = line_start(output, from, self.needed_lines()) else {
-            return from;
+    /// Skips plain output that has scrolled out of the screen and its history, up to a place at which the cursor is in the first
+    /// column. If there is no such place, it is not looked for again before `pause` bytes have come.
+    fn skip(&mut self, output: &Scrollback, pause: usize) {
+        let is_plain = self.skimmer.is_plain && self.rest.is_empty();
+        let is_due = output.end() >= self.searched + pause as u64;
+        if !is_plain || !is_due || !self.screen.scrolls_as_a_whole() {
+            return;
+        }
+        let from = self.laid.max(output.start());
+        // After this many lines, nothing that the screen shows now is left on it or in the history.
+        let needed = 2 * self.screen.height() + self.history + 2;
+        let Some(cut) = line_start(output, from, needed) else {
+            self.searched = output.end();
+            return;
         };
+        self.work += (cut - from) as usize / SKIPPED;
         let style = self.screen.style;
         let style = if self.skimmer.has_styles {
             style_at(output, from, cut, style)
@@ -145,7 +155,7 @@ impl Follower {
             style
         };
         self.screen.begin_row(style);
-        cut
+        self.laid = cut;
     }
 
     /// Changes the size, for the output that follows.
@@ -164,6 +174,13 @@ impl Follower {
         )
     }
 
+    /// The screen with all output.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn screen(&mut self, output: &Scrollback) -> &Screen {
+        self.lay_out(output);
+        &self.screen
+    }
+
     /// What the screen shows, with up to `above` rows above it.
     pub(crate) fn view(&mut self, output: &Scrollback, above: usize, format: Format) -> View {
         self.lay_out(output);
@@ -177,23 +194,28 @@ impl Follower {
     }
 }
 
-/// The offset of the line with which the last `count` lines begin. It follows a carriage return and a line feed.
+/// The offset at which the cursor is at the beginning of a line and `count` lines follow: after a carriage return.
 fn line_start(output: &Scrollback, from: u64, count: usize) -> Option<u64> {
+    /// Output of which no line ends with a carriage return is given up after this many bytes.
+    const PATIENCE: u64 = 64 << 10;
     let mut end = output.end();
     let mut found = 0;
-    while end > from {
-        let start = end.saturating_sub(4096).max(from);
+    let mut least = from;
+    while end > least {
+        let start = end.saturating_sub(4096).max(least);
         let bytes = bytes_between(output, start, end);
-        for (at, _) in bytes
-            .iter()
-            .enumerate()
-            .rev()
-            .filter(|(_, byte)| **byte == b'\n')
+        let mut rest = &bytes[..];
+        while found < count
+            && let Some(at) = rest.iter().rposition(|byte| *byte == b'\n')
         {
             found += 1;
-            if found >= count && at > 0 && bytes[at - 1] == b'\r' {
+            rest = &rest[..at];
+        }
+        if found >= count {
+            if let Some(at) = rest.iter().rposition(|byte| *byte == b'\r') {
                 return Some(start + at as u64 + 1);
             }
+            least = least.max(start.saturating_sub(PATIENCE));
         }
         end = start;
     }
@@ -228,7 +250,7 @@ impl Screen {
     /// Continues after output that was skipped, at the beginning of a row.
     fn begin_row(&mut self, style: Style) {
         self.style = style;
-        self.last_width = None;
+        self.last = None;
         self.buffer_mut().x = 0;
     }
 }
@@ -296,8 +318,6 @@ struct Skimmer {
     is_plain: bool,
     /// Whether it has any sequence.
     has_styles: bool,
-    /// Whether the length of its lines was looked at.
-    is_measured: bool,
     state: SkimState,
 }
 
@@ -316,7 +336,6 @@ impl Default for Skimmer {
             at: 0,
             is_plain: true,
             has_styles: false,
-            is_measured: false,
             state: SkimState::Text,
         }
     }
@@ -328,7 +347,6 @@ impl Skimmer {
         self.at = at;
         self.is_plain = is_at_unit;
         self.has_styles = false;
-        self.is_measured = false;
         self.state = SkimState::Text;
     }
 
@@ -344,8 +362,8 @@ impl Skimmer {
     fn take(&mut self, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
             if self.state == SkimState::Text {
-                // Most blocks have nothing but text. The compiler makes this a few instructions for each 16 bytes.
-                const BLOCK: usize = 64;
+                // Most blocks have nothing but text. The compiler makes this a few instructions for each block.
+                const BLOCK: usize = 16;
                 while let Some((block, rest)) = bytes.split_first_chunk::<BLOCK>() {
                     if block
                         .iter()
@@ -359,6 +377,17 @@ impl Skimmer {
                     return true;
                 };
                 bytes = &bytes[next..];
+                // Most sequences are in one piece.
+                if let [ESC, b'[', rest @ ..] = bytes
+                    && let Some(last) = rest.iter().position(|byte| !matches!(byte, b'0'..=b';'))
+                {
+                    self.has_styles = true;
+                    if rest[last] != b'm' {
+                        return false;
+                    }
+                    bytes = &rest[last + 1..];
+                    continue;
+                }
             }
             let (byte, rest) = (bytes[0], &bytes[1..]);
             self.has_styles |= byte == ESC;

@@ -29,15 +29,14 @@ impl Content {
     /// Nothing, one column wide.
     const EMPTY: Self = Self(1 << WIDTH_SHIFT);
     /// The second half of a wide character.
-    pub(super) const SECOND_HALF: Self = Self(0);
+    const SECOND_HALF: Self = Self(0);
 
     pub(super) fn character(character: char, width: u8) -> Self {
         Self(u32::from(character) | (u32::from(width) << WIDTH_SHIFT))
     }
 
-    /// A cluster in the place of a character.
-    pub(super) fn with_cluster(self, index: usize) -> Self {
-        Self(CLUSTER | (self.0 & WIDTH) | index as u32)
+    pub(super) fn cluster(index: usize, width: u8) -> Self {
+        Self(CLUSTER | (u32::from(width) << WIDTH_SHIFT) | index as u32)
     }
 
     pub(super) fn is_empty(self) -> bool {
@@ -64,6 +63,13 @@ impl Cell {
     pub(super) fn empty(style: Style) -> Self {
         Self {
             content: Content::EMPTY,
+            style,
+        }
+    }
+
+    pub(super) fn second_half(style: Style) -> Self {
+        Self {
+            content: Content::SECOND_HALF,
             style,
         }
     }
@@ -108,6 +114,12 @@ impl Row {
         }
     }
 
+    /// The cells that `cells` does not have.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn fill(&self) -> Cell {
+        self.fill
+    }
+
     /// Makes all cells alike.
     pub(super) fn clear(&mut self, fill: Cell) {
         self.cells.clear();
@@ -136,12 +148,6 @@ impl Row {
         if self.cells.len() == new {
             self.split_before(new, Style::default());
         }
-    }
-
-    /// Whether its first cell has a character with a width.
-    pub(super) fn begins_with_text(&self) -> bool {
-        let first = self.cells.first().unwrap_or(&self.fill);
-        !first.content.is_empty() && first.content.width() > 0
     }
 
     fn width_before(&self, at: usize) -> u8 {
@@ -420,6 +426,20 @@ impl Buffer {
         };
         for row in &mut rows[free] {
             row.clear(Cell::empty(style));
+        }
+    }
+
+    /// Shifts the cells from a column on in all rows of the region. Empty ones fill the gap.
+    pub(super) fn shift_columns(&mut self, at: usize, right: bool, count: usize, style: Style) {
+        self.is_used = true;
+        for row in self.rows.range_mut(self.top..=self.bottom) {
+            row.cells.resize(self.cols, row.fill);
+            if right {
+                row.insert(at, count, style);
+            } else {
+                row.delete(at, count, style);
+            }
+            row.is_wrapped = false;
         }
     }
 

@@ -10,7 +10,11 @@
 
 mod clusters;
 mod controls;
+#[cfg(any(test, fuzzing))]
+mod dump;
 mod follower;
+mod grapheme_table;
+mod graphemes;
 mod grid;
 mod keys;
 mod modes;
@@ -19,18 +23,17 @@ mod snapshot;
 mod style;
 #[cfg(test)]
 mod tests;
-mod width;
 
 pub(crate) use self::follower::{Follower, ScreenSettings};
 pub(crate) use self::keys::{InvalidKey, KeyModes, key_bytes, paste_bytes};
 pub(crate) use self::snapshot::{Format, View};
 
 use self::clusters::Clusters;
+use self::graphemes::{Last, Step};
 use self::grid::{Buffer, Cell, Content, History};
 use self::modes::{ASCII, Charsets, Modes, Mouse};
 use self::parser::{Skipped, Unit, parse};
 use self::style::Style;
-use self::width::width;
 use crate::sys::TerminalSize;
 
 /// The largest screen. A larger one is cut off, because its memory grows with its size, which the program and clients choose.
@@ -40,7 +43,7 @@ const MAX_CELLS: usize = 200_000;
 
 /// What a terminal shows. [`Screen::feed`] takes output; the getters and [`snapshot`] show the result.
 #[derive(Debug)]
-pub(super) struct Screen {
+pub(crate) struct Screen {
     normal: Buffer,
     /// The alternate screen, while it is shown.
     alternate: Option<Buffer>,
@@ -51,13 +54,15 @@ pub(super) struct Screen {
     modes: Modes,
     mouse: Mouse,
     is_cursor_hidden: bool,
+    /// Whether the cursor blinks, if a program has chosen.
+    blink: Option<bool>,
     /// The parameter of DECSCUSR.
     cursor_style: u32,
     title: String,
     clusters: Clusters,
     skipped: Option<Skipped>,
-    /// The width of the last character, unless something else has followed it.
-    last_width: Option<u8>,
+    /// The last character, unless something else has followed it.
+    last: Option<Last>,
 }
 
 /// A size within the limits. A terminal has at least two columns, so that a wide character fits.
@@ -69,7 +74,7 @@ fn clipped(size: TerminalSize) -> (usize, usize) {
 
 impl Screen {
     /// An empty screen, which keeps up to `history_rows` rows that scroll out of it.
-    pub(super) fn new(size: TerminalSize, history_rows: usize) -> Self {
+    pub(crate) fn new(size: TerminalSize, history_rows: usize) -> Self {
         let (rows, cols) = clipped(size);
         Self {
             normal: Buffer::new(rows, cols, Some(History::new(history_rows))),
@@ -80,27 +85,28 @@ impl Screen {
             modes: Modes::default(),
             mouse: Mouse::default(),
             is_cursor_hidden: false,
+            blink: None,
             cursor_style: 0,
             title: String::new(),
             clusters: Clusters::default(),
             skipped: None,
-            last_width: None,
+            last: None,
         }
     }
 
     /// The memory in bytes.
-    pub(super) fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         let alternate = self.alternate.as_ref().map_or(0, Buffer::held);
         self.normal.held() + alternate + self.clusters.held() + self.title.capacity()
     }
 
-    pub(super) fn resize(&mut self, size: TerminalSize) {
+    pub(crate) fn resize(&mut self, size: TerminalSize) {
         let (rows, cols) = clipped(size);
         self.normal.resize(rows, cols);
         if let Some(alternate) = &mut self.alternate {
             alternate.resize(rows, cols);
         }
-        self.last_width = None;
+        self.last = None;
     }
 
     fn buffer(&self) -> &Buffer {
@@ -112,7 +118,7 @@ impl Screen {
     }
 
     /// Takes output. Returns the number of bytes that were taken; the rest is the beginning of a sequence or a character.
-    pub(super) fn feed(&mut self, bytes: &[u8]) -> usize {
+    pub(crate) fn feed(&mut self, bytes: &[u8]) -> usize {
         let mut skipped = self.skipped.take();
         let taken = parse(bytes, &mut skipped, |unit| self.apply(unit));
         self.skipped = skipped;
@@ -129,7 +135,7 @@ impl Screen {
             Unit::Osc(text) => self.osc(text),
             Unit::Nothing | Unit::Long => {}
         }
-        self.last_width = None;
+        self.last = None;
     }
 
     // Printing.
@@ -143,16 +149,16 @@ impl Screen {
         }
         while !text.is_empty() {
             let style = self.style;
-            let cols = self.buffer().cols;
-            if self.buffer().x >= cols {
-                // It wraps, or overwrites the last column.
+            let buffer = self.buffer();
+            if buffer.x >= buffer.cols || self.last.is_some_and(Last::joins_all) {
+                // It wraps, overwrites the last column, or joins a character.
                 self.print(char::from(text[0]));
                 text = &text[1..];
                 continue;
             }
             let buffer = self.buffer_mut();
             let x = buffer.x;
-            let (now, later) = text.split_at(text.len().min(cols - x));
+            let (now, later) = text.split_at(text.len().min(buffer.cols - x));
             let row = buffer.row();
             row.split_before(x, style);
             for (cell, byte) in row.cells[x..].iter_mut().zip(now) {
@@ -163,79 +169,106 @@ impl Screen {
             }
             row.split_after(x + now.len(), style);
             buffer.x = x + now.len();
-            self.last_width = Some(1);
+            self.last = Some(Last::ASCII);
             text = later;
         }
     }
 
     fn print(&mut self, character: char) {
-        let style = self.style;
-        let columns = width(character);
-        if columns == 0
-            && let Some(last) = self.last_width.filter(|last| *last > 0)
-        {
-            return self.join(character, last);
+        let step = Step::after(self.last, character);
+        match step.joined {
+            Some(joined) => self.join(character, step.last, usize::from(joined)),
+            None => self.print_apart(character, step.last),
         }
-        self.last_width = Some(columns);
-        let wraps = self.modes.wrap;
+    }
+
+    /// Prints a character that begins a cluster.
+    fn print_apart(&mut self, character: char, last: Last) {
+        let style = self.style;
+        let columns = usize::from(last.width);
+        self.last = Some(last);
         let inserts = self.modes.insert;
         let buffer = self.buffer_mut();
         let cols = buffer.cols;
-        let columns = usize::from(columns);
         buffer.x = buffer.x.min(cols);
         let x = buffer.x;
         buffer.row().split_before(x, style);
-        if buffer.x + columns > cols {
-            if wraps {
-                let row = buffer.row();
-                row.cells[x..].fill(Cell::empty(style));
-                buffer.x = 0;
-                if buffer.y == buffer.bottom {
-                    buffer.scroll(style.erased(), true);
-                } else {
-                    buffer.y = (buffer.y + 1).min(buffer.height() - 1);
-                    buffer.row().is_wrapped = true;
-                }
-            } else {
-                buffer.x = cols - 1;
-                if columns == 2 {
-                    return;
-                }
-            }
+        if x + columns > cols && !self.make_room(0) && columns == 2 {
+            // It is not shown, so nothing can join it.
+            self.last = None;
+            return;
         }
-        let x = buffer.x.min(cols - 1);
+        let buffer = self.buffer_mut();
+        let x = buffer.x;
         let row = buffer.row();
         if inserts {
             row.insert(x, columns, style);
             row.split_before(cols, style);
         }
         row.cells[x] = Cell {
-            content: Content::character(character, columns as u8),
+            content: Content::character(character, last.width),
             style,
         };
         if columns == 2 {
-            row.cells[x + 1] = Cell {
-                content: Content::SECOND_HALF,
-                style,
-            };
+            row.cells[x + 1] = Cell::second_half(style);
         }
-        let next = x + columns.max(1);
-        row.split_after(next, style);
-        buffer.x = next;
+        row.split_after(x + columns, style);
+        buffer.x = x + columns;
     }
 
-    /// Adds a character without a width to the one before.
-    fn join(&mut self, character: char, last: u8) {
+    /// Goes to the next row with the cells of a cluster that gets too wide, or to the last column if text does not wrap. Returns
+    /// whether it wraps.
+    fn make_room(&mut self, moved: usize) -> bool {
+        let style = self.style;
+        let wraps = self.modes.wrap;
+        let buffer = self.buffer_mut();
+        if !wraps {
+            buffer.x = buffer.cols - 1;
+            return false;
+        }
+        let x = buffer.x - moved;
+        let row = buffer.row();
+        let cells = row.cells[x..x + moved].to_vec();
+        row.cells[x..].fill(Cell::empty(style));
+        if buffer.y == buffer.bottom {
+            buffer.scroll(style.erased(), true);
+        } else {
+            buffer.y = (buffer.y + 1).min(buffer.height() - 1);
+            buffer.row().is_wrapped = true;
+        }
+        buffer.row().cells[..moved].copy_from_slice(&cells);
+        buffer.x = moved;
+        true
+    }
+
+    /// Adds a character to the cluster before the cursor, which had `before` columns.
+    fn join(&mut self, character: char, last: Last, before: usize) {
+        let style = self.style;
+        let grows = usize::from(last.width) - before;
         let buffer = self.alternate.as_mut().unwrap_or(&mut self.normal);
-        let at = buffer.x.saturating_sub(usize::from(last));
+        let at = buffer.x.saturating_sub(before);
         let Some(content) = buffer.row().cells.get(at).map(|cell| cell.content) else {
             return;
         };
-        if let Some(joined) = self.clusters.join(content, character) {
-            self.buffer_mut().row().cells[at].content = joined;
-        } else if self.clusters.needs_collection() {
-            self.collect_clusters();
+        let Some(joined) = self.clusters.join(content, character, last.width) else {
+            // It is left out, also for what follows: a snapshot does not have it either.
+            if self.clusters.needs_collection() {
+                self.collect_clusters();
+            }
+            return;
+        };
+        self.last = Some(last);
+        if buffer.x + grows > buffer.cols && !self.make_room(before) {
+            self.last = None;
+            return;
         }
+        let buffer = self.buffer_mut();
+        let x = buffer.x;
+        let row = buffer.row();
+        row.cells[x - before].content = joined;
+        row.cells[x..x + grows].fill(Cell::second_half(style));
+        row.split_after(x + grows, style);
+        buffer.x = x + grows;
     }
 
     /// Forgets the clusters that are no longer shown.

@@ -26,6 +26,8 @@ pub(super) struct Modes {
     pub(super) new_line: bool,
     pub(super) origin: bool,
     pub(super) reverse_wrap: bool,
+    /// The program is writing a frame, which the terminal shows when it is whole.
+    pub(super) synchronized: bool,
     pub(super) wrap: bool,
 }
 
@@ -40,8 +42,19 @@ impl Default for Modes {
             new_line: false,
             origin: false,
             reverse_wrap: false,
+            synchronized: false,
             wrap: true,
         }
+    }
+}
+
+impl Modes {
+    /// Resets all but the new line mode, as xterm.js does.
+    fn reset(&mut self) {
+        *self = Self {
+            new_line: self.new_line,
+            ..Self::default()
+        };
     }
 }
 
@@ -112,6 +125,7 @@ impl Screen {
                 self.set_cursor(0, 0);
             }
             7 => self.modes.wrap = on,
+            12 => self.blink = Some(on),
             25 => self.is_cursor_hidden = !on,
             45 => self.modes.reverse_wrap = on,
             66 => self.modes.application_keypad = on,
@@ -122,6 +136,7 @@ impl Screen {
             1048 => self.restore_cursor(),
             47 | 1047 | 1049 => self.show_alternate(on, mode == 1049),
             2004 => self.modes.bracketed_paste = on,
+            2026 => self.modes.synchronized = on,
             _ => {}
         }
     }
@@ -152,24 +167,24 @@ impl Screen {
         }
     }
 
-    /// Resets the terminal, but not its title. The memory is used again, because two bytes of output cause this.
+    /// Resets the terminal. As in xterm.js, the title stays, and a hidden cursor stays hidden. The memory is used again, because two bytes of output cause this.
     pub(super) fn reset(&mut self) {
         self.alternate = None;
         self.alternate_saved = grid::Saved::default();
         self.normal.reset();
         self.style = Style::default();
         self.charsets = Charsets::default();
-        self.modes = Modes::default();
+        self.modes.reset();
         self.mouse = Mouse::default();
-        self.is_cursor_hidden = false;
         self.cursor_style = 0;
         self.clusters.clear();
     }
 
     pub(super) fn soft_reset(&mut self) {
         self.is_cursor_hidden = false;
+        self.cursor_style = 0;
         self.style = Style::default();
-        self.modes = Modes::default();
+        self.modes.reset();
         self.charsets = Charsets::default();
         let buffer = self.buffer_mut();
         buffer.top = 0;

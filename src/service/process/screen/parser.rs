@@ -79,6 +79,12 @@ impl Params {
     /// The value of an absent subparameter.
     pub(super) const ABSENT: u32 = u32::MAX;
 
+    /// Forgets all parameters, so that the memory can be used again.
+    fn clear(&mut self) {
+        (self.values[0], self.sub_ends[0]) = (0, 0);
+        (self.len, self.sub_len) = (1, 0);
+    }
+
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -110,15 +116,24 @@ impl Params {
 }
 
 /// The state of the parser of parameters.
-#[derive(Debug, Default)]
-struct ParamsReader {
-    params: Params,
+#[derive(Debug)]
+struct ParamsReader<'p> {
+    params: &'p mut Params,
     in_sub: bool,
     /// Whether more parameters have come than are kept.
     is_full: bool,
 }
 
-impl ParamsReader {
+impl<'p> ParamsReader<'p> {
+    fn new(params: &'p mut Params) -> Self {
+        params.clear();
+        Self {
+            params,
+            in_sub: false,
+            is_full: false,
+        }
+    }
+
     fn push(&mut self, byte: u8) {
         let Self {
             params,
@@ -131,6 +146,7 @@ impl ParamsReader {
                 *is_full |= params.len == MAX_PARAMS;
                 if !*is_full {
                     params.sub_ends[params.len] = params.sub_len as u8;
+                    params.values[params.len] = 0;
                     params.len += 1;
                 }
             }
@@ -167,6 +183,8 @@ pub(super) fn parse(
     skipped: &mut Option<Skipped>,
     mut unit: impl FnMut(Unit<'_>),
 ) -> usize {
+    let mut csi = Csi::default();
+    let csi = &mut csi;
     let mut at = 0;
     while at < bytes.len() {
         let rest = &bytes[at..];
@@ -188,13 +206,13 @@ pub(super) fn parse(
                 unit(Unit::Ascii(&rest[..count]));
                 Some(count)
             }
-            ESC => escape(rest, &mut unit),
+            ESC => escape(rest, csi, &mut unit),
             0x7f => Some(1),
             control @ 0..=0x1f => {
                 unit(Unit::Control(control));
                 Some(1)
             }
-            0x80.. => character(rest, &mut unit),
+            0x80.. => character(rest, csi, &mut unit),
         };
         match taken {
             Some(count) => at += count,
@@ -271,7 +289,7 @@ fn decode(rest: &[u8]) -> Decoded {
     }
 }
 
-fn character(rest: &[u8], unit: &mut impl FnMut(Unit<'_>)) -> Option<usize> {
+fn character(rest: &[u8], csi: &mut Csi, unit: &mut impl FnMut(Unit<'_>)) -> Option<usize> {
     let (character, length) = match decode(rest) {
         Decoded::Character(character, length) => (character, length),
         Decoded::Invalid(length) => return Some(length),
@@ -280,7 +298,7 @@ fn character(rest: &[u8], unit: &mut impl FnMut(Unit<'_>)) -> Option<usize> {
     match character {
         '\u{90}' | '\u{98}' | '\u{9e}' | '\u{9f}' => string(rest, length, unit, Skipped::String),
         '\u{9d}' => string(rest, length, unit, Skipped::Osc),
-        '\u{9b}' => csi(rest, length, unit),
+        '\u{9b}' => control_sequence(rest, length, csi, unit),
         '\u{80}'..='\u{9f}' => {
             unit(Unit::Control(character as u8));
             Some(length)
@@ -292,9 +310,9 @@ fn character(rest: &[u8], unit: &mut impl FnMut(Unit<'_>)) -> Option<usize> {
     }
 }
 
-fn escape(rest: &[u8], unit: &mut impl FnMut(Unit<'_>)) -> Option<usize> {
+fn escape(rest: &[u8], csi: &mut Csi, unit: &mut impl FnMut(Unit<'_>)) -> Option<usize> {
     match rest.get(1)? {
-        b'[' => csi(rest, 2, unit),
+        b'[' => control_sequence(rest, 2, csi, unit),
         b']' => string(rest, 2, unit, Skipped::Osc),
         b'P' | b'X' | b'^' | b'_' => string(rest, 2, unit, Skipped::String),
         _ => {
@@ -367,18 +385,44 @@ fn execute_inside(inside: &[u8], unit: &mut impl FnMut(Unit<'_>)) {
     }
 }
 
-fn csi(rest: &[u8], from: usize, unit: &mut impl FnMut(Unit<'_>)) -> Option<usize> {
+/// Most sequences have nothing but parameters. Returns the length of such a sequence.
+fn simple_sequence(rest: &[u8], from: usize, csi: &mut Csi) -> Option<usize> {
+    (csi.prefix, csi.intermediate) = (0, 0);
+    let mut reader = ParamsReader::new(&mut csi.params);
+    let limit = rest.len().min(MAX_SEQUENCE);
+    for (at, byte) in rest[..limit].iter().enumerate().skip(from) {
+        match byte {
+            0x30..=0x3b => reader.push(*byte),
+            0x40..=0x7e => {
+                csi.last = *byte;
+                return Some(at + 1);
+            }
+            0x3c..=0x3f if at == from => csi.prefix = *byte,
+            _ => return None,
+        }
+    }
+    None
+}
+
+fn control_sequence(
+    rest: &[u8],
+    from: usize,
+    csi: &mut Csi,
+    unit: &mut impl FnMut(Unit<'_>),
+) -> Option<usize> {
+    if let Some(length) = simple_sequence(rest, from, csi) {
+        unit(Unit::Csi(csi));
+        return Some(length);
+    }
     let end = sequence_end(rest, from, true)?;
     let inside = &rest[from..end.at];
     execute_inside(inside, unit);
     if !end.is_complete {
         return Some(end.next);
     }
-    let mut csi = Csi {
-        last: rest[end.at],
-        ..Csi::default()
-    };
-    let mut reader = ParamsReader::default();
+    (csi.prefix, csi.intermediate) = (0, 0);
+    csi.last = rest[end.at];
+    let mut reader = ParamsReader::new(&mut csi.params);
     let mut is_first = true;
     for byte in inside {
         match byte {
@@ -394,8 +438,7 @@ fn csi(rest: &[u8], from: usize, unit: &mut impl FnMut(Unit<'_>)) -> Option<usiz
         }
         is_first = false;
     }
-    csi.params = reader.params;
-    unit(Unit::Csi(&csi));
+    unit(Unit::Csi(csi));
     Some(end.next)
 }
 
@@ -409,7 +452,9 @@ fn string(
     let limit = rest.len().min(MAX_SEQUENCE);
     for at in from..limit {
         let next = match (rest[at], kind) {
-            // It begins the next sequence, which may be the string terminator.
+            (ESC, _) if at + 1 == limit => return None,
+            (ESC, _) if rest[at + 1] == b'\\' => at + 2,
+            // It begins the next sequence.
             (ESC, _) => at,
             (0x18 | 0x1a, _) => {
                 unit(Unit::Nothing);
@@ -431,7 +476,7 @@ fn string(
 
 /// Takes the control sequence at the beginning of `bytes`. Returns its length, unless it is incomplete.
 pub(super) fn parse_one(bytes: &[u8], mut apply: impl FnMut(&Params)) -> Option<usize> {
-    escape(bytes, &mut |unit| {
+    escape(bytes, &mut Csi::default(), &mut |unit| {
         if let Unit::Csi(csi) = unit {
             apply(&csi.params);
         }

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
+use super::graphemes::{Last, Step};
 use super::grid::{Buffer, Cell, Row, Saved};
 use super::parser::Skipped;
 use super::style::Style;
-use super::width::width;
-use super::{ASCII, Screen};
+use super::{ASCII, Clusters, Screen};
 
 /// The formats of a screen for programs that read terminals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(crate) struct View {
 const MAX_SNAPSHOT: usize = 256 << 10;
 
 /// Returns a terminal to the state of a new one: the normal screen, no modes, no margins, and an empty screen.
-const RESET: &str = "\x1b[?1047l\x1b[!p\x1b[?1;45;66;9;1000;1002;1003;1004;1006;1016;2004l\x1b[?7;25h\x1b[4;20l\x1b>\x1b[m\x1b(B\
+const RESET: &str = "\x1b[?1047l\x1b[!p\x1b[?1;45;66;9;1000;1002;1003;1004;1006;1016;2004;2026l\x1b[?7;25h\x1b[4;20l\x1b>\x1b[m\x1b(B\
      \x1b)B\x1b*B\x1b+B\x0f\x1b[r\x1b[H\x1b[2J";
 
 impl Screen {
@@ -79,41 +79,17 @@ impl Screen {
 
     fn ansi(&self, row: &Row) -> String {
         let mut text = String::new();
-        let mut style = Style::default();
-        let cells = row.shown(self.buffer().cols);
-        self.write_cells(&cells, &mut style, &mut text);
-        if style != Style::default() {
-            text.push_str("\x1b[m");
+        let mut writer = Writer::new(&self.clusters, &mut text);
+        for cell in row.shown(self.buffer().cols).iter() {
+            writer.cell(cell);
         }
+        writer.select(Style::default());
         text
-    }
-
-    fn write_cells(&self, cells: &[Cell], style: &mut Style, out: &mut String) {
-        for cell in cells.iter().filter(|cell| !cell.is_second_half()) {
-            // A mark with a cell of its own follows a sequence. Otherwise it would join the character before.
-            if cell.style != *style || cell.content.width() == 0 {
-                *style = cell.style;
-                style.write(out);
-            }
-            if self.is_lone_mark(cell) {
-                out.push(' ');
-            }
-            self.clusters.write(cell.content, out);
-        }
-    }
-
-    /// Whether a cell has a mark that has joined an empty cell.
-    fn is_lone_mark(&self, cell: &Cell) -> bool {
-        let first = match cell.content.get() {
-            Ok(character) => Some(character),
-            Err(_) => self.clusters.text(cell.content).chars().next(),
-        };
-        cell.content.width() > 0 && first.is_some_and(|first| width(first) == 0)
     }
 
     /// The output with which another terminal shows the same, with up to `above` rows above the normal screen. If it is too long, rows
     /// are left out: first those above the screen, then the lower ones of screens of which each cell has a style of its own.
-    pub(super) fn rebuild(&self, above: usize) -> String {
+    pub(crate) fn rebuild(&self, above: usize) -> String {
         let mut out = self.rebuild_rows(above);
         if out.len() > MAX_SNAPSHOT && above > 0 {
             out = self.rebuild_rows(0);
@@ -146,48 +122,37 @@ impl Screen {
 
     /// The rows of a buffer, its tab stops and margins, and the cursor that it has saved.
     fn write_buffer(&self, buffer: &Buffer, above: usize, out: &mut String) {
-        let mut style = Style::default();
         let mut rows = self.rows(buffer, above).peekable();
-        out.push_str("\x1b[H");
         let limit = out.len() + MAX_SNAPSHOT;
+        let mut writer = Writer::new(&self.clusters, out);
+        writer.sequence(format_args!("\x1b[H"));
         while let Some(row) = rows.next() {
-            if out.len() > limit {
+            if writer.out.len() > limit {
                 break;
             }
             let cells = row.shown(buffer.cols);
-            for run in cells.chunk_by(|one, next| one.is_erased() && next == one) {
-                if !run[0].is_erased() {
-                    self.write_cells(run, &mut style, out);
-                    continue;
-                }
-                let count = run.len();
-                // The rest of a row that continues another one may have the background of that one.
-                if row.is_wrapped || run[0].style != Style::default() {
-                    if style != run[0].style {
-                        style = run[0].style;
-                        style.write(out);
+            let next = rows.peek();
+            let wrap = next.map_or(Wrap::None, |next| Wrap::between(&cells, next, buffer.cols));
+            let written = match wrap {
+                Wrap::OfWide => &cells[..cells.len().min(buffer.cols - 1)],
+                _ => &cells[..],
+            };
+            writer.row(written, row, buffer.cols);
+            match wrap {
+                // The first character of the next row wraps.
+                Wrap::OfText => {}
+                Wrap::OfWide => writer.sequence(format_args!("\x1b[{}G", buffer.cols)),
+                Wrap::OfNothing => writer.wrap(cells.get(buffer.cols - 1), buffer.cols),
+                Wrap::None => {
+                    // An empty row takes the background.
+                    writer.select(Style::default());
+                    if next.is_some() {
+                        writer.sequence(format_args!("\r\n"));
                     }
-                    let _ = write!(out, "\x1b[{count}X");
                 }
-                let _ = write!(out, "\x1b[{count}C");
-            }
-            // An empty row below takes the background, and so does the rest of this one if it is a continuation.
-            if style != Style::default() {
-                out.push_str("\x1b[m");
-                style = Style::default();
-            }
-            let is_full =
-                cells.len() == buffer.cols && cells.last().is_some_and(|last| !last.is_erased());
-            if row.is_wrapped && cells.len() < buffer.cols {
-                out.push_str("\x1b[K");
-            }
-            match rows.peek() {
-                // Its first character wraps, unless it has no width.
-                Some(next) if next.is_wrapped && is_full && next.begins_with_text() => {}
-                Some(_) => out.push_str("\r\n"),
-                None => {}
             }
         }
+        writer.select(Style::default());
         if !buffer.has_default_tabs() {
             out.push_str("\x1b[3g");
             for (column, _) in buffer.tabs.iter().enumerate().filter(|(_, tab)| **tab) {
@@ -210,7 +175,10 @@ impl Screen {
             self.style.write(out);
             self.write_place(column, out);
             if self.modes.insert {
-                let _ = write!(out, "\x1b[{}P", cell.content.width());
+                // The first character of a cluster makes room for itself, and further ones may widen it over the next cell.
+                let text = self.clusters.text(cell.content);
+                let first = text.chars().next().map(|first| Step::after(None, first));
+                let _ = write!(out, "\x1b[{}P", first.map_or(1, |first| first.last.width));
             }
             // A mark that follows belongs to this character, so nothing may come between them.
             self.clusters.write(cell.content, out);
@@ -228,9 +196,10 @@ impl Screen {
         self.write_place(column, out);
         if is_behind {
             // Only a character in the last column puts the cursor behind it.
-            let mut style = Style::default();
-            let last = cell(column);
-            self.write_cells(last.as_slice(), &mut style, out);
+            let mut writer = Writer::new(&self.clusters, out);
+            if let Some(last) = cell(column) {
+                writer.cell(&last);
+            }
         }
         self.style.write(out);
         if !self.has_restored_charset() {
@@ -240,14 +209,14 @@ impl Screen {
     }
 
     /// Whether the character set in use came back with a saved cursor and is not the selected one.
-    fn has_restored_charset(&self) -> bool {
+    pub(super) fn has_restored_charset(&self) -> bool {
         self.charsets.current != self.charsets.sets[self.charsets.level]
     }
 
     /// The column of the last character, if it was the last output and can be written once more.
-    fn last_column(&self) -> Option<(usize, Cell)> {
+    pub(super) fn last_column(&self) -> Option<(usize, Cell)> {
         let buffer = self.buffer();
-        let width = self.last_width.filter(|width| *width > 0)?;
+        let width = self.last?.width;
         let column = buffer.x.checked_sub(usize::from(width))?;
         let cell = buffer.cell(column)?;
         let is_plain = self.charsets.current == ASCII
@@ -291,6 +260,9 @@ impl Screen {
             (modes.insert, "\x1b[4h"),
             (modes.new_line, "\x1b[20h"),
             (modes.reverse_wrap, "\x1b[?45h"),
+            (modes.synchronized, "\x1b[?2026h"),
+            (self.blink == Some(true), "\x1b[?12h"),
+            (self.blink == Some(false), "\x1b[?12l"),
             (!modes.wrap, "\x1b[?7l"),
             (self.is_cursor_hidden, "\x1b[?25l"),
         ] {
@@ -309,6 +281,167 @@ impl Screen {
         if !self.title.is_empty() {
             let _ = write!(out, "\x1b]2;{}\x07", self.title);
         }
+    }
+}
+
+/// How a row of a buffer continues in the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wrap {
+    None,
+    /// The row is full, so the first character of the next one wraps.
+    OfText,
+    /// The last cell is empty, because the wide character of the next row did not fit into it.
+    OfWide,
+    /// What has wrapped was erased.
+    OfNothing,
+}
+
+impl Wrap {
+    fn between(cells: &[Cell], next: &Row, cols: usize) -> Self {
+        if !next.is_wrapped {
+            return Self::None;
+        }
+        let last = cells.get(cols - 1);
+        let first = next.cells.first().filter(|first| !first.content.is_empty());
+        match (last, first) {
+            (Some(last), Some(_)) if !last.content.is_empty() || last.is_second_half() => {
+                Self::OfText
+            }
+            (_, Some(first))
+                if first.content.width() == 2
+                    && last
+                        .copied()
+                        .unwrap_or_else(|| Cell::empty(Style::default()))
+                        == Cell::empty(first.style) =>
+            {
+                Self::OfWide
+            }
+            _ => Self::OfNothing,
+        }
+    }
+}
+
+/// Writes cells.
+struct Writer<'w> {
+    clusters: &'w Clusters,
+    out: &'w mut String,
+    style: Style,
+    /// The last character, unless a sequence has followed it.
+    last: Option<Last>,
+}
+
+impl<'w> Writer<'w> {
+    /// A writer of output that ends with a sequence and has no style.
+    fn new(clusters: &'w Clusters, out: &'w mut String) -> Self {
+        Self {
+            clusters,
+            out,
+            style: Style::default(),
+            last: None,
+        }
+    }
+
+    fn sequence(&mut self, sequence: std::fmt::Arguments<'_>) {
+        let _ = self.out.write_fmt(sequence);
+        self.last = None;
+    }
+
+    fn select(&mut self, style: Style) {
+        if self.style != style {
+            self.style = style;
+            style.write(self.out);
+            self.last = None;
+        }
+    }
+
+    fn cell(&mut self, cell: &Cell) {
+        if cell.is_second_half() {
+            return;
+        }
+        self.select(cell.style);
+        let start = self.out.len();
+        self.clusters.write(cell.content, self.out);
+        let mut before = self.last.take();
+        let mut joins = false;
+        for (at, next) in self.out[start..].chars().enumerate() {
+            let step = Step::after(before, next);
+            joins |= at == 0 && step.joined.is_some();
+            before = Some(step.last);
+        }
+        self.last = before;
+        if joins {
+            // A sequence between them keeps the cell apart from the one before.
+            let text = self.out.split_off(start);
+            cell.style.write(self.out);
+            self.last = text
+                .chars()
+                .fold(None, |last, next| Some(Step::after(last, next).last));
+            self.out.push_str(&text);
+        }
+    }
+
+    /// Writes the first cells of a row. The others are erased.
+    fn row(&mut self, cells: &[Cell], row: &Row, cols: usize) {
+        let mut at = 0;
+        for run in cells.chunk_by(|one, next| one.is_erased() && next == one) {
+            let count = run.len();
+            at += count;
+            if run[0].is_erased() {
+                // The rest of a row that continues another one may have the background of that one.
+                if row.is_wrapped || run[0].style != Style::default() {
+                    self.select(run[0].style);
+                    self.sequence(format_args!("\x1b[{count}X"));
+                }
+                self.sequence(format_args!("\x1b[{count}C"));
+                continue;
+            }
+            let before = at
+                .checked_sub(2)
+                .map_or(0, |before| cells[before].content.width());
+            if run[0].is_second_half() && before != 2 {
+                // Its first half was shifted away.
+                self.cell(&Cell::empty(run[0].style));
+                continue;
+            }
+            let last = cells
+                .get(at)
+                .filter(|last| at + 1 == cols && !last.is_second_half());
+            if let Some(last) = last.filter(|_| run[0].content.width() == 2) {
+                // Something else has overwritten the second half of this wide character, without wrapping.
+                self.sequence(format_args!("\x1b[?7l"));
+                self.cell(&run[0]);
+                self.cell(last);
+                self.sequence(format_args!("\x1b[?7h"));
+                return;
+            }
+            self.cell(&run[0]);
+        }
+        if row.is_wrapped && cells.len() < cols {
+            self.select(Style::default());
+            self.sequence(format_args!("\x1b[{}X", cols - cells.len()));
+        }
+    }
+
+    /// Wraps to the next row, of which the first character was erased. `last` is the cell in the last column.
+    fn wrap(&mut self, last: Option<&Cell>, cols: usize) {
+        let last = last
+            .copied()
+            .unwrap_or_else(|| Cell::empty(Style::default()));
+        let is_blank = last.content.is_empty() && !last.is_second_half();
+        self.select(Style::default());
+        if !is_blank {
+            self.sequence(format_args!(" \r\x1b[X"));
+            return;
+        }
+        self.sequence(format_args!("\x1b[{cols}G  \x1b[A\x1b[{cols}G"));
+        if last.is_erased() {
+            self.select(last.style);
+            self.sequence(format_args!("\x1b[X"));
+        } else {
+            self.cell(&last);
+        }
+        self.select(Style::default());
+        self.sequence(format_args!("\x1b[B\r\x1b[X"));
     }
 }
 

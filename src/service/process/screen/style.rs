@@ -20,6 +20,12 @@ impl Color {
         Self(RGB | ((red & 0xff) << 16) | ((green & 0xff) << 8) | (blue & 0xff))
     }
 
+    /// 0 for the default, 1 for a color of the palette or 2 for one of its own, and the index or the color.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn parts(self) -> (u32, u32) {
+        (self.0 >> 24, self.0 & 0xff_ffff)
+    }
+
     /// Appends the parameters that select the color. `base` is 30 for the foreground and 40 for the background.
     fn write(self, out: &mut String, base: u32) {
         let value = self.0 & 0xff_ffff;
@@ -90,8 +96,10 @@ impl Style {
     }
 
     fn underline(&mut self, style: u32) {
+        // An unknown style is a single line.
+        let style = if style > 5 { 1 } else { style as u16 };
         self.flags &= !UNDERLINE;
-        self.flags |= (style.min(5) as u16) << UNDERLINE_SHIFT;
+        self.flags |= style << UNDERLINE_SHIFT;
     }
 
     /// Applies a sequence `CSI ... m`.
@@ -156,7 +164,8 @@ impl Style {
     }
 }
 
-/// The color of `38;5;N`, `38;2;R;G;B`, `38:5:N`, `38:2:R:G:B` or `38:2::R:G:B`, and the number of further parameters.
+/// The color of `38;5;N`, `38;2;R;G;B`, `38:5:N` or `38:2:SPACE:R:G:B`, and the number of further parameters. xterm.js expects a color
+/// space after colons, also where a program leaves it out.
 fn extended(params: &Params, at: usize) -> (Option<Color>, usize) {
     let known = |value: u32| if value == Params::ABSENT { 0 } else { value };
     let color = |mode: u32, values: &[u32]| {
@@ -169,8 +178,7 @@ fn extended(params: &Params, at: usize) -> (Option<Color>, usize) {
     };
     match params.sub(at) {
         [] => {}
-        // A color space comes before the three values only if there are colons.
-        [2, _, values @ ..] if values.len() >= 3 => return (color(2, values), 0),
+        [2, _, values @ ..] => return (color(2, values), 0),
         [mode, values @ ..] => return (color(*mode, values), 0),
     }
     let rest: Vec<u32> = (at + 2..params.len().min(at + 5))

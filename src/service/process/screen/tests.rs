@@ -158,28 +158,16 @@ fn a_snapshot_rebuilds_the_screen() {
         let mut rebuilt = Screen::new(SIZE, 10);
         let snapshot = whole.rebuild(10);
         assert_eq!(rebuilt.feed(snapshot.as_bytes()), snapshot.len());
-        // A space is not told from an empty cell.
-        let view = |screen: &Screen| {
-            let mut view = screen.view(0, Format::Ansi);
-            for line in &mut view.lines {
-                line.truncate(line.trim_end_matches(' ').len());
-            }
-            view
-        };
-        assert_eq!(
-            view(&rebuilt),
-            view(&whole),
-            "{:?}",
-            String::from_utf8_lossy(&output[..cut])
-        );
+        let (before, after) = output.split_at(taken);
+        let [before, after] = [before, after].map(String::from_utf8_lossy);
+        assert_eq!(rebuilt.dump_loosely(), whole.dump_loosely(), "{before:?}");
         whole.feed(&output[taken..]);
         rebuilt.feed(&output[taken..]);
+        let shown = whole.dump_loosely();
         assert_eq!(
-            view(&rebuilt),
-            view(&whole),
-            "{:?} and then {:?}",
-            String::from_utf8_lossy(&output[..taken]),
-            String::from_utf8_lossy(&output[taken..])
+            rebuilt.dump_loosely(),
+            shown,
+            "{before:?} and then {after:?}"
         );
     }
 }
