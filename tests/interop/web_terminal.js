@@ -945,14 +945,16 @@ while True:
     assert.equal(await phone.page.evaluate(() => document.documentElement.scrollWidth), 390);
     const key = (name) => phone.page.getByRole("button", { name, exact: true }).tap();
     await phone.page.locator("#terminal").tap();
-    await phone.type("cat -v\n");
+    // The shell reads no more keys once its command has begun.
+    await phone.type("echo begun; cat -v\n");
+    await phone.shows("\nbegun");
     await key("Esc");
     await key("Up");
     await phone.type("\n");
     await phone.shows("\n^[^[[A");
     await key("Ctrl, for the next key");
     await phone.type("c");
-    await phone.shows("^C");
+    await phone.shows("^C\n$");
     await phone.type("echo a touch\n");
     await phone.shows("\na touch");
     await phone.type("seq 300\n");
