@@ -16,7 +16,9 @@ use super::error::SendError;
 use super::event_loop::Server;
 use super::id::ClientId;
 use super::service::Service;
-use crate::protocol::client::{ExchangeEvent, HandshakeError, HttpRequest, ResponseHead};
+#[cfg(feature = "client")]
+use crate::protocol::client::HandshakeError;
+use crate::protocol::client::{ExchangeEvent, HttpRequest, ResponseHead};
 use crate::protocol::{CloseReason, Input};
 
 /// A part of the response to a request of a service, for [`Service::response`]. `Head` comes first, then any number of `Data`, then
@@ -199,6 +201,7 @@ impl<S: Service> Server<S> {
 
 impl ConnectError {
     /// Whether the server's response breaks a rule of HTTP, so that it would do so again.
+    #[cfg(feature = "client")]
     pub(crate) fn is_malformed(&self) -> bool {
         matches!(self, Self::Handshake(HandshakeError::Invalid(_)))
     }

@@ -12,13 +12,13 @@ pub(super) use self::envelope::folded;
 pub(crate) use self::envelope::{Envelope, EnvelopeError, MessageKind, is_spelling_of, member};
 pub(super) use self::id::{IdKey, WaitingIds, assigned, is_same};
 pub(crate) use self::id::{IdRecovery, MAX_ID, RecoveredId};
+#[cfg(feature = "mcp")]
+pub(super) use self::multiplexer::SUBSCRIPTION;
 pub(super) use self::multiplexer::{
     Forwarded, IdRanges, PROGRESS, Pending, Reference, RequestKind, SenderIds, UpstreamIds,
     cancellation, sole_member,
 };
 pub(super) use self::text::{
-    LineDecoder, MessageLine, TOO_LONG, code, error, insert_member, invalid_message_error,
-    parse_error, push_line, splice, start_of, with_id,
+    LineDecoder, MessageLine, TOO_LONG, code, error, error_with, insert_member,
+    invalid_message_error, parse_error, push_line, splice, start_of, with_id,
 };
-#[cfg(feature = "mcp")]
-pub(super) use self::{multiplexer::SUBSCRIPTION, text::error_with};
