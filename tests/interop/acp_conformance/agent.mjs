@@ -14,23 +14,24 @@ const acp2 = await load("@agentclientprotocol/sdk/experimental/v2");
 const sessions = new Map();
 function newSession() {
   const sessionId = `sdk-${process.pid}-${sessions.size + 1}`;
-  sessions.set(sessionId, { isCancelled: false });
+  sessions.set(sessionId, { turn: undefined });
   return { sessionId };
 }
 function sessionOf(sessionId) {
   return sessions.get(sessionId) ?? (() => { throw acp1.RequestError.sessionNotFound(sessionId); })();
 }
-const cancel = ({ params: { sessionId } }) => { if (sessions.has(sessionId)) sessions.get(sessionId).isCancelled = true; };
+const cancel = ({ params: { sessionId } }) => { const turn = sessions.get(sessionId)?.turn; if (turn) turn.isCancelled = true; };
 
 /** Sends the words of the prompt as updates. Returns the stop reason. */
 async function speak(sessionId, prompt, send) {
-  const session = sessionOf(sessionId);
-  session.isCancelled = false;
+  // The next prompt begins another turn, and does not revive one that was cancelled.
+  const turn = { isCancelled: false };
+  sessionOf(sessionId).turn = turn;
   if (prompt[0].text === "die") process.exit(1);
   for (const word of prompt[0].text.split(/(?<= )/)) {
     await send({ type: "text", text: word });
     await sleep(20);
-    if (session.isCancelled) return "cancelled";
+    if (turn.isCancelled) return "cancelled";
   }
   return "end_turn";
 }
