@@ -47,6 +47,9 @@ function loosely(dump) {
   }).join("\n");
 }
 
+// A snapshot does not have that the first row continues one above it, and later output can move this row.
+const withoutWraps = (dump) => dump.replace(/^(row \d+) (?:true|false)/gm, "$1 false");
+
 let compared = 0;
 let failures = 0;
 async function compare(name) {
@@ -83,8 +86,8 @@ async function compare(name) {
     await viewer.write(snapshot);
     check("xterm.js after the snapshot", cut, viewer.dump(), shown, true);
     await viewer.write(output.subarray(offset));
-    check("xterm.js after the rest", cut, viewer.dump(), end, true);
-    check("our screen after the rest", cut, rest, states.at(-1).screen, true);
+    check("xterm.js after the rest", cut, withoutWraps(viewer.dump()), withoutWraps(end), true);
+    check("our screen after the rest", cut, withoutWraps(rest), withoutWraps(states.at(-1).screen), true);
     viewer.dispose();
   }
   whole.dispose();

@@ -5,7 +5,13 @@
 //! tool cuts ROWS COLS FILE CUT...     for each cut, and for the whole output: fields that end with a zero byte
 //! tool speed ROWS COLS FILE           seconds for 100 MB that are laid out, and that are followed, a snapshot, and the memory
 //! ```
-#![allow(dead_code, missing_docs, unreachable_pub, reason = "the server uses the rest")]
+#![allow(
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    unused_imports,
+    reason = "the server uses the rest"
+)]
 
 use std::io::Write;
 
@@ -51,7 +57,12 @@ fn main() {
     let (rows, cols) = (number(rows), number(cols));
     let output = std::fs::read(file).expect("the recording");
     match &command[..] {
-        "cuts" => print_cuts(rows, cols, &output, cuts.iter().map(|cut| cut.parse().expect("a cut"))),
+        "cuts" => print_cuts(
+            rows,
+            cols,
+            &output,
+            cuts.iter().map(|cut| cut.parse().expect("a cut")),
+        ),
         _ => print_speed(ScreenProbe::new(rows, cols), &output),
     }
 }
@@ -69,7 +80,13 @@ fn print_cuts(rows: u16, cols: u16, output: &[u8], cuts: impl Iterator<Item = us
         rebuilt.feed(snapshot.as_bytes());
         let shown = rebuilt.dump();
         rebuilt.feed(&output[taken..]);
-        for field in [taken.to_string(), snapshot, screen.dump(), shown, rebuilt.dump()] {
+        for field in [
+            taken.to_string(),
+            snapshot,
+            screen.dump(),
+            shown,
+            rebuilt.dump(),
+        ] {
             out.write_all(field.as_bytes()).expect("a reader");
             out.write_all(&[0]).expect("a reader");
         }
@@ -79,7 +96,10 @@ fn print_cuts(rows: u16, cols: u16, output: &[u8], cuts: impl Iterator<Item = us
 /// The processor time of the process in seconds, which depends less on what else runs than the clock.
 fn used() -> f64 {
     let text = std::fs::read_to_string("/proc/self/schedstat").expect("Linux");
-    let nanoseconds = text.split(' ').next().and_then(|text| text.parse::<f64>().ok());
+    let nanoseconds = text
+        .split(' ')
+        .next()
+        .and_then(|text| text.parse::<f64>().ok());
     nanoseconds.expect("a time") / 1e9
 }
 
@@ -100,7 +120,7 @@ fn print_speed(mut screen: ScreenProbe, output: &[u8]) {
     let followed = |with_screen| {
         let started = used();
         fuzz::follow_screen(&repeated[..100 << 20], with_screen);
-        (used() - started)
+        used() - started
     };
     let started = used();
     let length: usize = (0..100).map(|_| screen.rebuild(0).len()).sum();

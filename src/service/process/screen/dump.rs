@@ -47,10 +47,15 @@ impl Screen {
         out
     }
 
-    /// The same without what nobody sees and no snapshot keeps: whether an empty cell has a space, or was half of a wide character.
+    /// The same without what nobody sees and no snapshot keeps: whether an empty cell has a space, or was half of a wide character, and
+    /// which rows continue others, because a snapshot does not know it of its first row.
     pub(crate) fn dump_loosely(&self) -> String {
         let dump = self.dump();
         let rows = dump.lines().map(|line| {
+            let line = match line.starts_with("row") {
+                true => line.replacen(" true ", " false ", 1),
+                false => line.to_owned(),
+            };
             let mut before = 0;
             let cells = line.split('\u{1e}').map(|cell| {
                 let Some((text, rest)) = cell.split_once('\u{1f}') else {
