@@ -100,6 +100,24 @@ impl Target {
         self.path = path;
     }
 
+    /// Where a redirect to `location` leads, if it stays on this server.
+    #[cfg(feature = "client")]
+    pub(crate) fn redirected(&self, location: &str) -> Option<Self> {
+        let absolute = match location.starts_with('/') && !location.starts_with("//") {
+            // What is not a valid URL then is not one here.
+            true => format!("http://h{location}"),
+            false => location.to_owned(),
+        };
+        let other: Self = absolute.parse().ok()?;
+        let is_same = other.place == self.place && other.tls == self.tls && other.is_http;
+        let is_relative = absolute.len() > location.len();
+        (is_same || is_relative).then(|| Self {
+            path: other.path,
+            query: other.query,
+            ..self.clone()
+        })
+    }
+
     /// The path and the query: the target of the request.
     pub(crate) fn request_target(&self) -> String {
         match &self.query {
@@ -393,6 +411,27 @@ mod tests {
         target.set_parameter("x", "y");
         target.set_parameter("since", "9");
         assert_eq!(target.request_target(), "/p?x=y&since=9");
+    }
+
+    #[cfg(feature = "client")]
+    #[test]
+    fn a_redirect_must_stay_on_the_server() {
+        let target: Target = "http://h:8000/mcp?token=s3cret".parse().expect("a URL");
+        for (location, leads) in [
+            ("/mcp/", Some("/mcp/")),
+            ("http://h:8000/mcp/?x=1", Some("/mcp/?x=1")),
+            ("//other/mcp/", None),
+            ("http://h/mcp/", None),
+            ("https://h:8000/mcp/", None),
+            ("ws://h:8000/mcp/", None),
+            ("mcp/", None),
+            ("/mcp/\r\nX: y", None),
+        ] {
+            let redirected = target.redirected(location);
+            let path = redirected.as_ref().map(Target::request_target);
+            assert_eq!(path.as_deref(), leads, "{location}");
+            assert!(redirected.is_none_or(|one| one.token == target.token));
+        }
     }
 
     #[test]

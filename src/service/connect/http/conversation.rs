@@ -17,7 +17,6 @@ use std::time::Duration;
 use super::exchange::{Body, Exchange, Purpose};
 use super::post::{Kind, Post, State};
 use super::session::{Session, cancelled, is_request_of_host};
-use crate::Time;
 use crate::protocol::client::HttpRequest;
 use crate::service::Problem;
 use crate::service::json::Skimmer;
@@ -25,6 +24,7 @@ use crate::service::jsonrpc::{
     Envelope, EnvelopeError, IdKey, MAX_ID, MessageKind, batch_messages, code, error,
     invalid_message_error, is_array,
 };
+use crate::{Target, Time};
 
 /// The maximum number of messages of the host that are not finished.
 const MAX_POSTS: usize = 1024;
@@ -64,6 +64,8 @@ pub(super) enum Action {
     Write(String),
     /// Write a message of this side to the host.
     Answer(String),
+    /// Send all further requests to this URL, to which the server has redirected one.
+    Move(Target),
     /// End with this failure.
     Fail(String, Option<Problem>),
     /// The session has ended.
@@ -105,6 +107,8 @@ pub(super) struct Conversation {
     last_exchange: u64,
     /// The revision of the last message that says its own.
     newest_version: Option<String>,
+    /// Where requests are sent.
+    pub(super) target: Target,
     /// The maximum length of a message.
     pub(super) max_message: usize,
     /// Whether the server has answered anything.
@@ -116,8 +120,9 @@ pub(super) struct Conversation {
 }
 
 impl Conversation {
-    pub(super) fn new(max_message: usize) -> Self {
+    pub(super) fn new(target: Target, max_message: usize) -> Self {
         Self {
+            target,
             session: Session::default(),
             posts: BTreeMap::new(),
             ids: HashMap::new(),
@@ -316,7 +321,7 @@ impl Conversation {
             }
         }
         match self.stream {
-            Stream::Waiting(until) if until <= now && !is_restoring => self.open_stream(),
+            Stream::Waiting(until) if until <= now && !is_restoring => self.open_stream(now),
             _ => {}
         }
     }
@@ -348,17 +353,17 @@ impl Conversation {
         };
         post.generation = generation;
         post.state = State::Sent(number);
-        self.exchanges.insert(number, Exchange::new(purpose));
+        self.exchanges.insert(number, Exchange::new(purpose, now));
         self.act(Action::Send(number, request));
         true
     }
 
-    fn open_stream(&mut self) {
+    fn open_stream(&mut self, now: Time) {
         self.last_exchange += 1;
         let number = self.last_exchange;
         let request = resume_request(&self.session, self.stream_id.as_deref());
         self.exchanges
-            .insert(number, Exchange::new(Purpose::Stream));
+            .insert(number, Exchange::new(Purpose::Stream, now));
         self.stream = Stream::Open(number);
         self.act(Action::Send(number, request));
     }
@@ -382,7 +387,7 @@ impl Conversation {
         let request = self.session.add_fields(HttpRequest::without_body("DELETE"));
         let number = self.last_exchange;
         self.exchanges
-            .insert(number, Exchange::new(Purpose::Goodbye));
+            .insert(number, Exchange::new(Purpose::Goodbye, Time::default()));
         self.act(Action::Send(number, request.with_patience(GOODBYE_LIMIT)));
     }
 

@@ -5,12 +5,12 @@ use std::time::Duration;
 use super::conversation::Action;
 use super::conversation::{Conversation, Stream};
 use super::post::{Post, State, shown};
-use crate::Time;
 use crate::protocol::client::{EventParser, ResponseHead};
 use crate::service::Problem;
 use crate::service::json::Skimmer;
 use crate::service::json::quote;
 use crate::service::jsonrpc::{code, member};
+use crate::{Target, Time};
 
 /// The maximum length of the body of a refusal that is read.
 const MAX_REFUSAL: usize = 64 << 10;
@@ -20,6 +20,12 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
 /// A message is not sent on more sessions than this.
 const MAX_SESSIONS: u32 = 8;
+
+/// An HTTP request that lasts this long is no failed attempt.
+const STABLE: Duration = Duration::from_secs(10);
+
+/// The maximum number of times that a message is redirected.
+const MAX_REDIRECTS: u32 = 5;
 
 /// A session that ends sooner than this is not begun again because of its GET stream.
 const YOUNG: Duration = Duration::from_secs(5);
@@ -65,6 +71,8 @@ pub(super) struct Refusal {
     /// The status and what the server says of it in its head.
     text: String,
     retry_after: Option<Duration>,
+    /// Where it redirects to with the same method.
+    location: Option<Target>,
     body: Vec<u8>,
 }
 
@@ -72,15 +80,18 @@ pub(super) struct Refusal {
 #[derive(Debug)]
 pub(super) struct Exchange {
     purpose: Purpose,
+    /// When it was sent.
+    since: Time,
     pub(super) body: Body,
     /// When the answer has arrived, which the end of the stream should follow.
     pub(super) answered: Option<Time>,
 }
 
 impl Exchange {
-    pub(super) fn new(purpose: Purpose) -> Self {
+    pub(super) fn new(purpose: Purpose, now: Time) -> Self {
         Self {
             purpose,
+            since: now,
             body: Body::None,
             answered: None,
         }
@@ -105,7 +116,7 @@ impl Conversation {
                 Body::Json(Vec::new())
             }
             200..300 => Body::Ignored,
-            _ => Body::Refusal(Refusal::new(head)),
+            _ => Body::Refusal(Refusal::new(head, &self.target)),
         };
         let is_success = (200..300).contains(&head.status());
         let is_stream = matches!(exchange.body, Body::Events(_));
@@ -214,9 +225,25 @@ impl Conversation {
         }
     }
 
+    /// Takes an HTTP request that has ended. If it lasted, earlier failures no longer count.
+    fn take_exchange(&mut self, now: Time, number: u64) -> Option<Exchange> {
+        let exchange = self.exchanges.remove(&number)?;
+        if now.since(exchange.since) >= STABLE {
+            match exchange.purpose.serial() {
+                Some(serial) => {
+                    if let Some(post) = self.posts.get_mut(&serial) {
+                        post.repeats = 0;
+                    }
+                }
+                None => self.stream_failures = 0,
+            }
+        }
+        Some(exchange)
+    }
+
     /// A response is complete.
     pub(super) fn handle_end(&mut self, now: Time, number: u64) {
-        let Some(Exchange { purpose, body, .. }) = self.exchanges.remove(&number) else {
+        let Some(Exchange { purpose, body, .. }) = self.take_exchange(now, number) else {
             return;
         };
         match (purpose, body) {
@@ -253,7 +280,7 @@ impl Conversation {
 
     /// The connection for a request has ended.
     pub(super) fn handle_failure(&mut self, now: Time, number: u64, why: &str, was_sent: bool) {
-        let Some(Exchange { purpose, .. }) = self.exchanges.remove(&number) else {
+        let Some(Exchange { purpose, .. }) = self.take_exchange(now, number) else {
             return;
         };
         match purpose {
@@ -304,6 +331,17 @@ impl Conversation {
                 _ => post.last_id = None,
             }
             return self.handle_cut(now, serial, &refusal.text);
+        }
+        if let Some(location) = refusal
+            .location
+            .clone()
+            .filter(|_| post.repeats < MAX_REDIRECTS)
+        {
+            post.repeats += 1;
+            post.state = State::Queued;
+            log::info!("the server has moved to {location}");
+            self.target = location.clone();
+            return self.act(Action::Move(location));
         }
         if refusal.status == 429 && post.repeats < 16 {
             post.repeats += 1;
@@ -367,7 +405,7 @@ impl Conversation {
 }
 
 impl Refusal {
-    fn new(head: &ResponseHead<'_>) -> Self {
+    fn new(head: &ResponseHead<'_>, target: &Target) -> Self {
         let mut text = format!("{} {}", head.status(), shown(head.reason()));
         if let Some(challenge) = head.single("www-authenticate")
             && let Some(address) = parameter(challenge, "resource_metadata")
@@ -375,7 +413,8 @@ impl Refusal {
             text.push_str("; its authorization is described at ");
             text.push_str(&shown(address));
         }
-        if let Some(location) = head.single("location") {
+        let location = head.single("location");
+        if let Some(location) = location {
             text.push_str("; it redirects to ");
             text.push_str(&shown(location));
         }
@@ -389,6 +428,9 @@ impl Refusal {
             status: head.status(),
             text,
             retry_after: retry_after.map(|after| Duration::from_secs(after).min(MAX_RETRY_AFTER)),
+            location: location
+                .filter(|_| matches!(head.status(), 307 | 308))
+                .and_then(|location| target.redirected(location)),
             body: Vec::new(),
         }
     }

@@ -92,6 +92,7 @@ pub(crate) struct HttpBridge {
 
 impl HttpBridge {
     pub(crate) fn new(config: HttpBridgeConfig, max_message: usize) -> Self {
+        let target = config.connect.target().clone();
         Self {
             connect: Arc::new(config.connect.clone()),
             config,
@@ -99,7 +100,7 @@ impl HttpBridge {
             output: None,
             skipped: None,
             broken: None,
-            conversation: Conversation::new(max_message),
+            conversation: Conversation::new(target, max_message),
             numbers: HashMap::new(),
             idle: Vec::new(),
             stage: Stage::Running,
@@ -263,6 +264,15 @@ impl HttpBridge {
                 Action::Answer(text) => {
                     if let Some(output) = &mut self.output {
                         output.answer(ctx, &text);
+                    }
+                }
+                Action::Move(target) => {
+                    let mut connect = Connect::clone(&self.connect);
+                    *connect.target_mut() = target;
+                    self.connect = Arc::new(connect);
+                    // Connections for another URL send their requests there.
+                    for client in self.idle.drain(..) {
+                        ctx.close(client, CloseCode::NORMAL, "");
                     }
                 }
                 Action::Fail(why, problem) => self.fail(ctx, &why, problem),

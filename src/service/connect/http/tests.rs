@@ -15,18 +15,20 @@ struct Sim {
     sent: Vec<(u64, String)>,
     dropped: Vec<u64>,
     is_finished: bool,
+    moved: Option<String>,
     failure: Option<String>,
 }
 
 impl Sim {
     fn new() -> Self {
         Self {
-            conversation: Conversation::new(1 << 20),
+            conversation: Conversation::new("http://h/mcp".parse().expect("a URL"), 1 << 20),
             now: Time::from_millis(1),
             written: Vec::new(),
             sent: Vec::new(),
             dropped: Vec::new(),
             is_finished: false,
+            moved: None,
             failure: None,
         }
     }
@@ -41,6 +43,7 @@ impl Sim {
                         .push((number, String::from_utf8(out).expect("text")));
                 }
                 Action::Drop(number) => self.dropped.push(number),
+                Action::Move(target) => self.moved = Some(target.to_string()),
                 Action::Write(text) | Action::Answer(text) => self.written.push(text),
                 Action::Fail(why, _) => self.failure = Some(why),
                 Action::Finish => self.is_finished = true,
@@ -393,6 +396,34 @@ fn a_refusal_says_what_the_user_can_do() {
 }
 
 #[test]
+fn a_redirect_on_the_same_server_is_followed() {
+    let mut sim = Sim::new();
+    sim.host(INITIALIZE);
+    let number = sim.request(&["initialize"]);
+    sim.head(number, "307 Temporary Redirect", "Location: /mcp/\r\n");
+    sim.end(number);
+    assert_eq!(sim.moved.as_deref(), Some("http://h/mcp/"));
+    // One to another server could give the token away.
+    let number = sim.request(&["initialize"]);
+    sim.head(
+        number,
+        "308 Permanent Redirect",
+        "Location: https://other/mcp\r\n",
+    );
+    sim.end(number);
+    assert!(sim.read().contains("it redirects to https://other/mcp"));
+    // A server that redirects to itself is not followed for ever.
+    let mut sim = Sim::new();
+    sim.host(LIST);
+    for _ in 0..6 {
+        let number = sim.request(&["tools/list"]);
+        sim.head(number, "307 Temporary Redirect", "Location: /mcp\r\n");
+        sim.end(number);
+    }
+    assert!(sim.sent.is_empty() && sim.read().contains("307"));
+}
+
+#[test]
 fn the_stream_comes_back_after_its_last_event_and_less_often_after_each_failure() {
     let (mut sim, mut stream) = Sim::begin("s1");
     sim.events(
@@ -410,6 +441,13 @@ fn the_stream_comes_back_after_its_last_event_and_less_often_after_each_failure(
         "{:?}",
         sim.now
     );
+    // One that lasts is no failure.
+    sim.now = sim.now + Duration::from_secs(60);
+    let before = sim.now;
+    sim.cut(stream);
+    sim.wait();
+    assert!(sim.now.since(before) <= Duration::from_secs(1));
+    stream = sim.request(&["GET /mcp"]);
     // A server without a stream is not asked again.
     sim.head(stream, "405 Method Not Allowed", "");
     sim.end(stream);
