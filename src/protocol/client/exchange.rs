@@ -1,6 +1,8 @@
 //! One request and its response on an HTTP/1.1 connection, without I/O (RFC 9112). The body of the response is passed on as it
 //! arrives, so its length has no limit here.
 
+use std::time::Duration;
+
 use super::response::ResponseHead;
 use super::{HandshakeError, MAX_INTERIM, is_field};
 use crate::protocol::Input;
@@ -21,7 +23,7 @@ pub struct HttpRequest {
     method: &'static str,
     fields: Vec<(String, String)>,
     body: Vec<u8>,
-    pub(crate) patience: Option<std::time::Duration>,
+    patience: Option<Duration>,
 }
 
 impl HttpRequest {
@@ -55,7 +57,7 @@ impl HttpRequest {
     /// Limits the time from the end of the request to the head of its response. Without this limit, the server may take as long as the
     /// connection lasts.
     #[must_use]
-    pub fn with_patience(self, patience: std::time::Duration) -> Self {
+    pub fn with_patience(self, patience: Duration) -> Self {
         Self {
             patience: Some(patience),
             ..self
@@ -68,8 +70,13 @@ impl HttpRequest {
         fields.all(|(name, value)| is_field(name, value))
     }
 
+    /// The limit of [`HttpRequest::with_patience`].
+    pub fn patience(&self) -> Option<Duration> {
+        self.patience
+    }
+
     /// Whether the request sets a field itself.
-    pub(crate) fn sets(&self, name: &str) -> bool {
+    pub fn sets(&self, name: &str) -> bool {
         let mut fields = self.fields.iter();
         fields.any(|(own, _)| own.eq_ignore_ascii_case(name))
     }

@@ -243,7 +243,7 @@ impl Outgoing {
         let patience = self
             .requesting
             .as_ref()
-            .and_then(|one| one.request.patience);
+            .and_then(|one| one.request.patience());
         self.until = match (is_written, patience) {
             (false, _) if !has_progressed => return false,
             (false, _) => Some(now + self.connect.timeout),
