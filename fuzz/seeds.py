@@ -239,10 +239,11 @@ def screens():
         "\x1bP1$r\x1b\\\x1b[!p\x1bc\x1b#8\x1b[2S\x1b[2T\x1b[ @\x1b[2 A\x1b['}\x1b['~\x1b[48:2::1:2:3m\x1b[4:3m\x1b[?2026h\x9b3;3H\x1b[2J"
     )
     for text in [plain, colored, editor, clusters, others, editor + clusters + plain, colored + others + "\x1b[?1049l"]:
-        for kind in b"\x00\x01\x09":
-            yield bytes([kind]) + text.encode()
-            # A piece that begins with such a byte is repeated.
-            yield bytes([kind]) + b"\x01" + text.encode()
+        yield b"\x09" + text.encode()
+        # A piece that begins with such a byte is repeated.
+        yield b"\x09\x01" + text.encode()
+    yield b"\x00\x01" + plain.encode()
+    yield b"\x01\x01" + colored.encode()
 
 
 def mcp():
