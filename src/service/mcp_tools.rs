@@ -91,6 +91,10 @@ pub(crate) struct Mirrored<'a> {
     /// The name of the field.
     pub(crate) field: &'a str,
     /// The keys that lead to the value in the arguments.
+    #[cfg_attr(
+        not(feature = "mcp"),
+        expect(dead_code, reason = "for a server's errors")
+    )]
     pub(crate) path: &'a [String],
     /// The value as JSON. `None` if there is none, or if it is null.
     pub(crate) value: Option<&'a str>,

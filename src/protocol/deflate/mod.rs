@@ -20,6 +20,8 @@ mod codec;
 #[cfg(not(feature = "deflate"))]
 #[path = "none.rs"]
 mod codec;
+#[cfg(all(feature = "deflate", feature = "server"))]
+mod gzip;
 mod offer;
 #[cfg(feature = "deflate")]
 mod zlib;
@@ -28,9 +30,9 @@ pub(super) use codec::Unfinished;
 pub use codec::{Codec, Compression};
 #[cfg(not(feature = "deflate"))]
 pub use codec::{CompressionFailed, SLICE, Squeeze};
-pub use offer::{Agreement, InvalidAgreement, Offer};
 #[cfg(all(feature = "deflate", feature = "server"))]
-pub(crate) use zlib::gzip;
+pub(crate) use gzip::gzip;
+pub use offer::{Agreement, InvalidAgreement, Offer};
 #[cfg(feature = "deflate")]
 pub use zlib::{CompressionFailed, SLICE, Squeeze};
 

@@ -5,10 +5,7 @@
 
 use std::fmt;
 
-use zlib_rs::{
-    Deflate, DeflateConfig as Settings, DeflateFlush, Inflate, InflateFlush, ReturnCode, Status,
-    compress_bound, compress_slice,
-};
+use zlib_rs::{Deflate, DeflateConfig as Settings, DeflateFlush, Inflate, InflateFlush, Status};
 
 use super::codec::{Codec, Compression};
 use crate::protocol::ProtocolError;
@@ -33,27 +30,6 @@ pub(super) fn new_deflate(level: u8, window: u8) -> Box<Deflate> {
         mem_level: MEM_LEVEL,
         ..Settings::default()
     }))
-}
-
-/// The level of compressed bodies. Higher levels save a tenth, and take twice the time.
-#[cfg(feature = "server")]
-const BODY_LEVEL: i32 = 4;
-
-/// A body in gzip (RFC 1952). `None` if the compressor fails, which is not expected.
-#[cfg(feature = "server")]
-pub(crate) fn gzip(body: &[u8]) -> Option<Vec<u8>> {
-    let config = Settings {
-        level: BODY_LEVEL,
-        // 16 more than the window: the gzip format.
-        window_bits: 15 + 16,
-        mem_level: MEM_LEVEL,
-        ..Settings::default()
-    };
-    let mut out = vec![0; compress_bound(body.len()) + 64];
-    let (compressed, code) = compress_slice(&mut out, body, config);
-    let length = compressed.len();
-    out.truncate(length);
-    (code == ReturnCode::Ok).then_some(out)
 }
 
 /// Compresses a message and replaces the content of `out`. Returns false if the compressor fails, which is not expected.
