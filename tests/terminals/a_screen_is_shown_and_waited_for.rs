@@ -145,7 +145,7 @@ fn a_screen_is_read_as_json_and_as_text() {
     );
     let (_, ansi) = get("format=ansi&lines=100");
     assert!(
-        ansi.starts_with("\u{1b}[0;31mred\u{1b}[m\nabove\n"),
+        ansi.starts_with("\u{1b}[0;31mred\u{1b}[0m\nabove\n"),
         "{ansi:?}"
     );
     assert_eq!(get("format=html").0, "400");
