@@ -10,7 +10,6 @@ usage: packaging/readme.py [--tests]      needs root, Rust and a C compiler; --t
 
 import argparse
 import fcntl
-import gzip
 import os
 import pathlib
 import pty
@@ -107,9 +106,9 @@ def run_demo(shell, times):
     console = shell.wait_for(r"(http://\S+/)#token=(\w+)", DEADLINE)
     shell.wait_for(r"\^C ends the demo")
     times.append(("clone, build and start the demo", time.monotonic() - begin))
-    page = urllib.request.Request(console.group(1), headers={"Accept": "text/html", "Accept-Encoding": "gzip"})
+    page = urllib.request.Request(console.group(1), headers={"Accept": "text/html"})
     with urllib.request.urlopen(page, timeout=30) as answer:
-        assert b"<html" in gzip.decompress(answer.read()), "the console is not a page"
+        assert b"<html" in answer.read(), "the console is not a page"
     commands = re.findall(r"^  # (.*)\r?\n  (.*\S)\r?$", shell.output, re.M)
     assert len(commands) >= 5, shell.output
     account = pwd.getpwnam(USER)
