@@ -1007,6 +1007,8 @@ while True:
         await check("the field to paste into");
         await page.press("Escape");
       }
+      // A dialog gives the focus back some time after it has closed.
+      await page.page.waitForFunction(() => document.activeElement === globalThis.outriggerTerminal.textarea);
       await page.press("Control+Shift+E");
       assert.equal(await page.page.evaluate(() => document.activeElement.id), "find-open");
       await page.page.getByRole("button", { name: "Screen reader" }).click();
