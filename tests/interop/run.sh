@@ -253,7 +253,7 @@ run_mcp() {
 }
 
 # A part that hangs fails. To build the Rust SDK takes minutes.
-limit=400
+limit=900
 [ -z "${ALL_SERVERS:-}" ] || limit=1800
 export -f venv node_modules mcp_venv mcp_modules acp_venv run_{python,node,compression,browser,examples,deploy,acp,acp_agents,acp_conformance,connect,terminal,ttyd,screen,fullscreen,attach,resume,tls,pipe,kernel_images,editor,mcp,pairs,web_style,web_terminal,web_others,web_console,web_figures} take_ttyd
 export tools ttyd
