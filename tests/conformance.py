@@ -372,6 +372,14 @@ def render_autobahn(kept):
     return [*text, made(kept, *(part.name for part in AUTOBAHN))]
 
 
+# What the names of scenarios begin with.
+MCP_MODES = {
+    "": "2025-11-25, a process for each session",
+    "shared": "2025-11-25, sessions that share a process",
+    "translated": "2026-07-28, in front of a server of 2025-11-25",
+}
+
+
 def render_mcp(kept):
     text = [
         "## MCP: the conformance suite",
@@ -380,8 +388,13 @@ def render_mcp(kept):
     ]
     if figures := figures_of(kept, "mcp"):
         scenarios = figures["scenarios"]
-        passed, failed = (sum(count[at] for count in scenarios.values()) for at in (0, 1))
-        text[1] += f" In version {figures['suite']},\n{len(scenarios)} scenarios have {passed} passed and {failed} failed checks."
+        modes = collections.defaultdict(lambda: [0, 0, 0])
+        for name, (passed, failed) in scenarios.items():
+            mode = name.partition("/")[0] if "/" in name else ""
+            for at, count in enumerate((1, passed, failed)):
+                modes[mode][at] += count
+        text[1] += f" In version {figures['suite']}:"
+        text.append(table(["requirements, and how the server is reached", "scenarios", "passed", "failed"], [[MCP_MODES[mode], *counts] for mode, counts in modes.items()], 3))
         bad = [[f"`{name}`", *counts] for name, counts in scenarios.items() if counts[1]]
         text += [table(["scenario", "passed", "failed"], bad, 2)] if bad else []
         text.append(
