@@ -25,18 +25,25 @@ tools=$PWD/target/interop
 mkdir -p "$tools"
 
 venv() {
-  [ -x "$tools/venv/bin/python" ] || python3 -m venv "$tools/venv"
-  "$tools/venv/bin/python" -c 'import websockets, prometheus_client' 2>/dev/null ||
-    "$tools/venv/bin/pip" install -q websockets==15.0.1 prometheus_client
+  (
+    flock 9
+    [ -x "$tools/venv/bin/python" ] || python3 -m venv "$tools/venv"
+    "$tools/venv/bin/python" -c 'import websockets, prometheus_client' 2>/dev/null ||
+      "$tools/venv/bin/pip" install -q websockets==15.0.1 prometheus_client
+  ) 9>"$tools/install.lock"
 }
 run_python() {
   venv
   "$tools/venv/bin/python" tests/interop/python_client.py
 }
+# Two steps of .ci/run may install at the same time.
 node_modules() {
-  [ -d "$tools/node_modules/puppeteer-core" ] || (cd "$tools" && npm install --silent --no-audit --no-fund \
-    ws@8 playwright-core@1 @agentclientprotocol/sdk@2 @modelcontextprotocol/server-everything \
-    @xterm/xterm@5 @xterm/addon-fit@0 typescript@5 axe-core@4 @xterm/addon-attach@0 @biomejs/biome@2 puppeteer-core@24 >/dev/null)
+  (
+    flock 9
+    [ -d "$tools/node_modules/puppeteer-core" ] || (cd "$tools" && npm install --silent --no-audit --no-fund \
+      ws@8 playwright-core@1 @agentclientprotocol/sdk@2 @modelcontextprotocol/server-everything \
+      @xterm/xterm@5 @xterm/addon-fit@0 typescript@5 axe-core@4 @xterm/addon-attach@0 @biomejs/biome@2 puppeteer-core@24 >/dev/null)
+  ) 9>"$tools/install.lock"
 }
 run_node() {
   node_modules
