@@ -33,9 +33,9 @@ const MAX_TERMINALS: usize = 64;
 const MAX_OUTPUT: usize = 1 << 20;
 /// The maximum number of arguments and variables of a program.
 const MAX_WORDS: usize = 1024;
-/// How often clients are told of new output, and whether terminals still belong to somebody is checked.
+/// How often clients get new output. Terminals without an owner are ended at the same times.
 const LIVE_INTERVAL: Duration = Duration::from_millis(250);
-/// The maximum number of bytes of output that clients are told at once. After more output, they get the last of it.
+/// The maximum number of bytes of output that clients get at once. If there is more, they get the end of it.
 const LIVE_BYTES: usize = 16 << 10;
 /// The bytes of output that are kept for clients that attach to the session later.
 const KEPT_BYTES: usize = 8 << 10;
@@ -79,7 +79,7 @@ struct Terminal {
 pub(super) struct Terminals {
     programs: Programs,
     terminals: IdMap<Uuid, Terminal>,
-    /// Goes off when clients are told of new output.
+    /// Goes off when clients get new output.
     live: Alarm,
     started: u64,
 }
@@ -222,7 +222,7 @@ impl Terminals {
     fn exit_of(&self, id: Uuid) -> Option<Value> {
         let program = self.programs.get(id)?;
         let exit = program.exit().filter(|_| program.is_finished())?;
-        // A code above 128 that stands for a signal is not the program's own.
+        // If a signal ended the program, the code (128 plus the number) is not an exit code of its own.
         let code = exit.signal.is_none().then_some(exit.code);
         Some(json!({"exitCode": code, "signal": exit.signal}))
     }
