@@ -399,6 +399,8 @@ connection.addEventListener("event", ({ detail: event }) => {
   else if (event.type === "clients") clients = event;
   else if (event.type === "exit") exit = event;
   else if (event.type === "error") failure = String(event.message);
+  // A screen repeats no question of a program, and what follows it is new.
+  else if (event.type === "screen") replay?.finish();
   else if (event.type === "gap") note(`${formatBytes(event.to - event.from)} of earlier output are no longer kept`);
   update();
 });
