@@ -489,16 +489,21 @@ const LONGEST_REPLAY = 10_000;
  * that output has been shown.
  */
 class Replay {
-  #timer; #heard; #end = Date.now() + LONGEST_REPLAY;
+  #timer; #heard; #end = Date.now() + LONGEST_REPLAY; #isTyping = false;
 
   constructor() { this.heard(); }
   heard() {
+    // What the program echoes is no older output.
+    if (this.#isTyping) return;
     this.#heard = Date.now();
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.finish(), Math.max(0, Math.min(QUIET, this.#end - this.#heard)));
   }
-  /** The user types: what follows is new, unless older output is still coming. */
-  typed() { if (Date.now() - this.#heard > QUIET / 4) this.finish(); }
+  /** The user types: what follows is new, unless older output is still coming. Then it is new soon. */
+  typed() {
+    this.#isTyping = true;
+    if (Date.now() - this.#heard > QUIET / 4) this.finish();
+  }
   finish() {
     clearTimeout(this.#timer);
     if (replay === this) replay = undefined;
