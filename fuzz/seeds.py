@@ -265,6 +265,9 @@ ready = bytes([0, 0, 0, 0, 15, 0, 8, 0])
 write("mcp_sessions", [bytes([who]) + ready + bytes([2, 0, 2, 1, 8, 0, 8, 1, 16, 0, 15, 0]) for who in (0, 1)])
 # Calls that need input, which the client gives, and a subscription.
 write("mcp_newer", [bytes([0, 0, 9, 64, 11, 1, 11, 1, 7, 1, 3, 64, 12, 0, 12, 2])])
+# Two calls to an older server, which is ready: progress, questions, their answers, and a subscription.
+ready = bytes([0, 0, 0, 0, 15, 0, 6, 0])
+write("mcp_older", [bytes([who]) + ready + bytes([8, 0, 9, 1, 11, 1, 6, 1, 4, 8, 6, 0, 6, 0, 17, 0]) for who in (0, 1)])
 write("router", routes())
 write("handshake", handshakes())
 write("frame_header", headers())

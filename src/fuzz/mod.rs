@@ -20,6 +20,7 @@
 //! | [`mcp`] | a request to an MCP endpoint, and tools | what is accepted agrees with its head; messages keep all but their ids |
 //! | [`screen`] | the output of a program on a terminal | the screen depends neither on how the output is split nor on when it is laid out; a snapshot and the rest of the output show the same; no panic |
 //! | [`mcp_newer`] | operations of a session in front of an MCP server of 2026-07-28 | each request is answered once, with what belongs to it; input reaches the request that needs it; nothing is left |
+//! | [`mcp_older`] | operations of clients of revision 2026-07-28 that share an older MCP server, and of the server | every message reaches only its call; a state continues one call of its principal, once; what is kept is bounded, and nothing is left |
 //! | [`mcp_sessions`] | operations of sessions that share a process, and of the process | every message reaches only its session; each request is answered once; tables stay bounded |
 //! | [`attachments`], [`control`], [`process_calls`] | requests to processes | no panic; limits hold |
 
@@ -42,6 +43,8 @@ mod framing;
 mod mcp;
 #[cfg(feature = "mcp")]
 mod mcp_newer;
+#[cfg(feature = "mcp")]
+mod mcp_older;
 #[cfg(feature = "mcp")]
 mod mcp_sessions;
 #[cfg(feature = "screen")]
@@ -67,6 +70,8 @@ pub use framing::{envelope, framing};
 pub use mcp::mcp;
 #[cfg(feature = "mcp")]
 pub use mcp_newer::mcp_newer;
+#[cfg(feature = "mcp")]
+pub use mcp_older::mcp_older;
 #[cfg(feature = "mcp")]
 pub use mcp_sessions::mcp_sessions;
 #[cfg(feature = "screen")]

@@ -14,7 +14,7 @@ pub(super) const EXPOSED: (&str, &str) = (
 
 /// Why a request is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct HttpError {
+pub(crate) struct HttpError {
     pub(super) status: StatusCode,
     pub(super) code: i32,
     pub(super) message: Cow<'static, str>,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::http_error::HttpError;
+use super::shared::Handled;
 use crate::service::deadlines::{Alarm, Deadlines};
 use crate::service::id_map::IdMap;
 use crate::service::sharing::Sharing;
@@ -13,7 +14,7 @@ use crate::{ClientId, Context, Principal, TimerId};
 
 /// Which limit is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Full {
+pub(crate) enum Full {
     /// That of all principals together.
     All,
     /// That of one principal.
@@ -22,7 +23,7 @@ pub(super) enum Full {
 
 /// Counts what principals hold.
 #[derive(Debug)]
-pub(super) struct Quota {
+pub(crate) struct Quota {
     most: usize,
     /// The limit of each principal. By default, its share of `most`.
     most_each: Option<usize>,
@@ -33,7 +34,7 @@ pub(super) struct Quota {
 }
 
 impl Quota {
-    pub(super) fn new(most: usize, most_each: Option<usize>) -> Self {
+    pub(crate) fn new(most: usize, most_each: Option<usize>) -> Self {
         Self {
             most,
             most_each,
@@ -44,7 +45,7 @@ impl Quota {
     }
 
     /// Notes that a principal uses the service. `is_sole` says that the settings let no other one connect.
-    pub(super) fn note(&mut self, principal: &Principal, is_sole: bool) {
+    pub(crate) fn note(&mut self, principal: &Principal, is_sole: bool) {
         self.sharing.note(principal, is_sole);
     }
 
@@ -54,7 +55,7 @@ impl Quota {
     }
 
     /// Counts `count` for a principal, if both limits allow it.
-    pub(super) fn take(&mut self, principal: &Principal, count: usize) -> Result<(), Full> {
+    pub(crate) fn take(&mut self, principal: &Principal, count: usize) -> Result<(), Full> {
         if count > self.most.saturating_sub(self.used) {
             return Err(Full::All);
         }
@@ -74,7 +75,7 @@ impl Quota {
     }
 
     /// Gives back what was taken.
-    pub(super) fn give_back(&mut self, principal: &Principal, count: usize) {
+    pub(crate) fn give_back(&mut self, principal: &Principal, count: usize) {
         self.used -= count;
         if let Some(held) = self.each.get_mut(principal) {
             *held -= count;
@@ -85,7 +86,7 @@ impl Quota {
     }
 
     /// What all principals hold.
-    pub(super) fn used(&self) -> usize {
+    pub(crate) fn used(&self) -> usize {
         self.used
     }
 }
@@ -158,6 +159,16 @@ pub(super) struct Counts {
     pub(super) dropped: u64,
     /// Requests of processes that are for no session.
     pub(super) refused: u64,
+}
+
+impl Counts {
+    pub(super) fn note(&mut self, handled: Handled) {
+        match handled {
+            Handled::Passed => {}
+            Handled::Dropped => self.dropped += 1,
+            Handled::Refused => self.refused += 1,
+        }
+    }
 }
 
 /// What the pool and the sessions share.

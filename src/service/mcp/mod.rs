@@ -166,11 +166,14 @@ pub(crate) mod fuzzed {
     use crate::service::jsonrpc::{Envelope, IdRanges, MessageKind};
 
     use super::http_error::HttpError;
+    pub(crate) use super::hub::Quota;
     use super::pool::with_subscription;
     use super::request::Post;
-    pub(crate) use super::shared::{Incoming, Multiplexer, Output, Reach, Who};
+    pub(crate) use super::shared::{Incoming, Multiplexer, Output, Reach, Seat, Who};
     pub(crate) use super::to_newer::{Side, ToNewer};
-    pub(crate) use super::to_older::{answer, discovery, request as older_request};
+    pub(crate) use super::to_older::{
+        Output as OlderOutput, ToOlder, answer, discovery, request as older_request, state,
+    };
     pub(crate) use super::{headers::Tools, reply::EventId};
 
     /// Whether a POST is a valid request of revision 2026-07-28.

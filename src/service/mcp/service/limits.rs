@@ -3,18 +3,19 @@
 use uuid::Uuid;
 
 use super::Mcp;
-use super::translated_call::TranslatedCall;
 use crate::service::id_map::IdMap;
 use crate::service::mcp::hub::{Call, Hub};
 use crate::service::mcp::pool::Pool;
+use crate::service::mcp::reply::Reply;
 use crate::service::mcp::session::Session;
+use crate::service::mcp::to_older::ToOlder;
 use crate::{Context, TimerId};
 
 /// The calls that wait, wherever they are.
 pub(super) struct Waiting<'a> {
     pool: &'a Pool,
     sessions: &'a IdMap<Uuid, Session>,
-    translated: &'a IdMap<Uuid, TranslatedCall>,
+    translated: &'a ToOlder<Reply>,
 }
 
 impl Waiting<'_> {
@@ -26,9 +27,9 @@ impl Waiting<'_> {
                 let session = self.sessions.get(&id);
                 session.is_some_and(|session| session.may_begin(stream))
             }
-            Call::Translated(id, _) => {
-                let call = self.translated.get(&id).filter(|_| self.is_waiting(call));
-                call.is_some_and(TranslatedCall::may_begin)
+            Call::Translated(id, round) => {
+                let reply = self.translated.reply_in(id, round);
+                reply.is_some_and(|reply| !reply.is_streaming())
             }
         }
     }
@@ -40,10 +41,7 @@ impl Waiting<'_> {
                 let session = self.sessions.get(&id);
                 session.is_some_and(|session| session.is_waiting(stream))
             }
-            Call::Translated(id, round) => {
-                let call = self.translated.get(&id);
-                call.is_some_and(|call| call.round == round)
-            }
+            Call::Translated(id, round) => self.translated.is_waiting(id, round),
         }
     }
 }
@@ -114,7 +112,11 @@ impl Mcp {
                     session.begin_stream(ctx, stream);
                 }
             }
-            (Limit::Begin, Call::Translated(id, _)) => self.begin_translated_stream(ctx, id),
+            (Limit::Begin, Call::Translated(id, _)) => {
+                if let Some(reply) = self.translated.reply(id) {
+                    reply.begin(ctx);
+                }
+            }
             (Limit::TimeOut, Call::Pool(id)) => self.pool.time_out(ctx, &mut self.hub, id),
             (Limit::TimeOut, Call::Session(id, stream)) => self.time_out(ctx, id, stream),
             (Limit::TimeOut, Call::Translated(id, _)) => {
@@ -123,9 +125,7 @@ impl Mcp {
             (Limit::Initialize, Call::Session(id, _)) => {
                 self.end_session(ctx, id, "its process has not answered initialize in time");
             }
-            (Limit::Input, Call::Translated(id, _)) => {
-                self.end_translated(ctx, id);
-            }
+            (Limit::Input, Call::Translated(id, _)) => self.end_translated(ctx, id),
             (Limit::Initialize | Limit::Input, _) => {}
         }
     }

@@ -4,14 +4,11 @@ mod calls;
 mod limits;
 mod processes;
 mod translated;
-mod translated_call;
-mod translated_subscription;
 
 use uuid::Uuid;
 
 use self::calls::StartingSession;
 use self::processes::{Owner, StoppingProcess};
-use self::translated_call::TranslatedCall;
 use super::McpConfig;
 use super::hub::{Call, Hub};
 use super::pool::{Pool, Support};
@@ -19,6 +16,7 @@ use super::reply::Reply;
 use super::request::{Accepts, is_stateless};
 use super::session::Session;
 use super::shared::SharedServers;
+use super::to_older::ToOlder;
 use crate::service::AgentPerClient;
 use crate::service::agent::{AgentConfig, AgentProtocol};
 use crate::service::child::{ChildIndex, ChildInput, process_metrics};
@@ -57,9 +55,8 @@ pub struct Mcp {
     starting: IdMap<ClientId, StartingSession>,
     sessions: IdMap<Uuid, Session>,
     shared: SharedServers,
-    /// Calls to shared processes of clients of 2026-07-28, and those whose client was asked for input, by its state.
-    translated: IdMap<Uuid, TranslatedCall>,
-    inputs: IdMap<Uuid, Uuid>,
+    /// Calls to shared processes of clients of 2026-07-28.
+    translated: ToOlder<Reply>,
     stopping: IdMap<u64, StoppingProcess>,
     last_stopping: u64,
     /// Finds the owner of a process by an event of the process.
@@ -89,8 +86,7 @@ impl Mcp {
             starting: IdMap::default(),
             sessions: IdMap::default(),
             shared: SharedServers::new(&config),
-            translated: IdMap::default(),
-            inputs: IdMap::default(),
+            translated: ToOlder::new(),
             stopping: IdMap::default(),
             last_stopping: 0,
             index: ChildIndex::default(),

@@ -7,7 +7,6 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::Mcp;
-use super::translated_call::TranslatedCall;
 use crate::log_event::{Field, log_event};
 use crate::service::child::{ChildEvent, ChildInput};
 use crate::service::jsonrpc::Envelope;
@@ -15,7 +14,7 @@ use crate::service::mcp::hub::Full;
 use crate::service::mcp::pool::{PoolChange, Support};
 use crate::service::mcp::process::Process;
 use crate::service::mcp::session::{Fate, Session, Upstream};
-use crate::service::mcp::shared::{Handled, Incoming, Output, Reach};
+use crate::service::mcp::shared::{Incoming, Output, Reach, Seat};
 use crate::{Context, Principal, TimerId};
 
 /// How often to look for sessions to end, at least.
@@ -73,13 +72,18 @@ impl Mcp {
             }
             (principal, Upstream::Shared(seat)) => {
                 self.hub.sessions.give_back(&principal, 1);
-                let mut out = Vec::new();
-                if let Some(server) = self.shared.get_mut(seat.server) {
-                    server.sessions.leave(seat.member, &mut out);
-                }
-                self.act(ctx, seat.server, out);
+                self.leave(ctx, seat);
             }
         }
+    }
+
+    /// Gives up a seat at a shared process.
+    pub(super) fn leave(&mut self, ctx: &mut Context, seat: Seat) {
+        let mut out = Vec::new();
+        if let Some(server) = self.shared.get_mut(seat.server) {
+            server.sessions.leave(seat.member, &mut out);
+        }
+        self.act(ctx, seat.server, out);
     }
 
     /// Passes a message from a client on to the process of its session.
@@ -90,11 +94,20 @@ impl Mcp {
         let Some(seat) = session.seat() else {
             return session.send(ctx, &mut self.hub, envelope.text);
         };
+        self.send_from_seat(ctx, seat, envelope);
+    }
+
+    /// Sends a message from a seat to the process.
+    pub(super) fn send_from_seat(
+        &mut self,
+        ctx: &mut Context,
+        seat: Seat,
+        envelope: &Envelope<'_>,
+    ) {
         let mut out = Vec::new();
-        if let Some(server) = self.shared.get_mut(seat.server)
-            && server.handle_session(ctx, seat.member, envelope, &mut out) != Handled::Passed
-        {
-            self.hub.counts.dropped += 1;
+        if let Some(server) = self.shared.get_mut(seat.server) {
+            let handled = server.handle_session(ctx, seat.member, envelope, &mut out);
+            self.hub.counts.note(handled);
         }
         self.act(ctx, seat.server, out);
     }
@@ -372,10 +385,10 @@ impl Mcp {
                     return;
                 };
                 let path = config.endpoint.path();
-                let reach = |id| match (sessions.get(&id), translated.get(&id)) {
-                    (Some(session), _) if session.is_reading() => Reach::Now,
-                    (Some(_), _) => Reach::Later,
-                    (None, call) => call.map_or(Reach::Never, TranslatedCall::reach),
+                let reach = |id| match sessions.get(&id) {
+                    Some(session) if session.is_reading() => Reach::Now,
+                    Some(_) => Reach::Later,
+                    None => translated.reach(id),
                 };
                 let out = server.handle(ctx, hub, path, input, &reach);
                 self.act(ctx, number, out);

@@ -89,11 +89,11 @@ impl Key {
 
 /// The place of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seat {
+pub(crate) struct Seat {
     /// The number of the process.
-    pub(super) server: u64,
+    pub(crate) server: u64,
     /// The number of the session among those of the process.
-    pub(super) member: usize,
+    pub(crate) member: usize,
 }
 
 /// A process that sessions share. It may not run, because it was idle or has failed.
@@ -208,11 +208,7 @@ impl SharedServer {
                         out.truncate(before);
                     }
                     deliveries += out[before..].iter().map(Output::deliveries).sum::<usize>();
-                    match handled {
-                        Handled::Passed => {}
-                        Handled::Dropped => hub.counts.dropped += 1,
-                        Handled::Refused => hub.counts.refused += 1,
-                    }
+                    hub.counts.note(handled);
                 }
                 Received::Unreadable(recovered, why) => {
                     sessions.handle_unreadable(&recovered, why, &mut out);

@@ -1,13 +1,10 @@
-//! A client of revision 2026-07-28 in front of a server of an older revision, without I/O: what becomes of a message.
-//!
-//! A request loses its envelope, and its result gets the members that the newer revision requires. `server/discover` is answered from
-//! the answer to `initialize`. What the server asks in the middle of a call becomes an `InputRequiredResult`.
+//! What becomes of a message between a client of revision 2026-07-28 and a server of an older revision.
 
 use std::ops::Range;
 
-use super::{SESSION_VERSIONS, STATELESS};
 use crate::service::json::{Skimmer, quote, unescape};
 use crate::service::jsonrpc::{Envelope, MessageKind, code, insert_member, member, splice};
+use crate::service::mcp::{SESSION_VERSIONS, STATELESS};
 
 /// The members of `_meta` that tell a server of 2026-07-28 what an older one learns from `initialize`.
 const ENVELOPE: [&str; 4] = [
@@ -76,7 +73,7 @@ pub(crate) fn request(envelope: &Envelope<'_>) -> String {
 }
 
 /// The object at a range without these members.
-pub(super) fn without(text: &str, range: &Range<usize>, names: &[&str]) -> String {
+pub(crate) fn without(text: &str, range: &Range<usize>, names: &[&str]) -> String {
     let mut kept = Vec::new();
     let _ = Skimmer::at(text, range).object(|key, value| {
         if !names.contains(&&*key) {

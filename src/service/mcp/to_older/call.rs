@@ -2,12 +2,11 @@
 
 use uuid::Uuid;
 
+use super::messages::Question;
 use crate::Principal;
 use crate::service::mcp::hub::Quota;
 use crate::service::mcp::pool::Filter;
-use crate::service::mcp::reply::Reply;
 use crate::service::mcp::shared::{Reach, Seat};
-use crate::service::mcp::to_older::Question;
 
 /// What a call is.
 #[derive(Debug)]
@@ -27,15 +26,15 @@ pub(super) enum Kind {
         method: Box<str>,
         target: Option<String>,
         /// What the server may ask the client.
-        questions: Vec<&'static str>,
+        permitted: Vec<&'static str>,
     },
 }
 
 /// Where a call is.
 #[derive(Debug)]
-pub(super) enum Stage {
+pub(super) enum Stage<R> {
     /// A caller waits for the answer.
-    Open(Reply),
+    Open(R),
     /// The client was asked for input, and continues the call with this state.
     Input {
         state: Uuid,
@@ -46,7 +45,7 @@ pub(super) enum Stage {
 
 /// A call that is not answered.
 #[derive(Debug)]
-pub(super) struct TranslatedCall {
+pub(super) struct Call<R> {
     pub(super) seat: Seat,
     pub(super) principal: Principal,
     pub(super) kind: Kind,
@@ -57,14 +56,14 @@ pub(super) struct TranslatedCall {
     pub(super) questions: Vec<Question>,
     /// The bytes of questions and of an answer that are kept for it.
     pub(super) kept: usize,
-    pub(super) stage: Stage,
+    pub(super) stage: Stage<R>,
     /// How often the stage has changed. The time limits of an earlier stage do not count.
     pub(super) round: u32,
 }
 
-impl TranslatedCall {
+impl<R> Call<R> {
     /// Changes the stage. Returns the one before.
-    pub(super) fn enter(&mut self, stage: Stage) -> Stage {
+    pub(super) fn enter(&mut self, stage: Stage<R>) -> Stage<R> {
         self.round = self.round.wrapping_add(1);
         std::mem::replace(&mut self.stage, stage)
     }
@@ -83,18 +82,18 @@ impl TranslatedCall {
         bytes.give_back(&self.principal, freed);
     }
 
-    pub(super) fn reply(&mut self) -> Option<&mut Reply> {
-        match &mut self.stage {
-            Stage::Open(reply) => Some(reply),
-            Stage::Input { .. } => None,
+    /// The questions that the server may ask the client.
+    pub(super) fn permitted(&self) -> &[&'static str] {
+        match &self.kind {
+            Kind::Other { permitted, .. } => permitted,
+            _ => &[],
         }
     }
 
     /// Whether the server can ask the client for input. A client that gathers input may never come back.
     pub(super) fn reach(&self) -> Reach {
-        let may_ask = matches!(&self.kind, Kind::Other { questions, .. } if !questions.is_empty());
         match &self.stage {
-            Stage::Open(_) if may_ask => Reach::Now,
+            Stage::Open(_) if !self.permitted().is_empty() => Reach::Now,
             Stage::Input { answer: None, .. } => Reach::Later,
             _ => Reach::Never,
         }
@@ -103,11 +102,6 @@ impl TranslatedCall {
     /// Whether a caller waits.
     pub(super) fn is_open(&self) -> bool {
         matches!(self.stage, Stage::Open(_))
-    }
-
-    /// Whether the answer becomes a stream when it takes long.
-    pub(super) fn may_begin(&self) -> bool {
-        matches!(&self.stage, Stage::Open(reply) if !reply.is_streaming())
     }
 
     pub(super) fn is_subscription(&self) -> bool {
