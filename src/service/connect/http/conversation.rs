@@ -22,7 +22,7 @@ use crate::service::Problem;
 use crate::service::json::Skimmer;
 use crate::service::jsonrpc::{
     Envelope, EnvelopeError, IdKey, MAX_ID, MessageKind, batch_messages, code, error,
-    invalid_message_error, is_array,
+    invalid_message_error, is_array, splice,
 };
 use crate::{Target, Time};
 
@@ -545,17 +545,21 @@ impl Conversation {
         }
         let text = envelope.text;
         if !post.is_own {
+            let mut replaced = None;
             match result {
                 Some(result) => {
                     if post.method == "initialize" {
                         self.session_since = now;
                     }
-                    self.session.handle_result(&post, envelope, &text[result]);
+                    let other = self
+                        .session
+                        .handle_result(&post, envelope, &text[result.clone()]);
+                    replaced = other.map(|other| splice(text, &mut [(result, &other)]).concat());
                 }
                 None if post.method == "initialize" => self.session.set_id(None),
                 None => {}
             }
-            return self.act(Action::Write(text.to_owned()));
+            return self.act(Action::Write(replaced.unwrap_or_else(|| text.to_owned())));
         }
         if post.method == "initialize" {
             self.handle_begun_again(envelope, result.is_some());

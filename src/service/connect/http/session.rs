@@ -9,7 +9,7 @@ use super::post::{Kind, Post};
 use crate::protocol::client::HttpRequest;
 use crate::service::json::{quote, unescape};
 use crate::service::jsonrpc::{Envelope, IdKey, MAX_ID, MessageKind, member, with_id};
-use crate::service::mcp_tools::{Mirrored, Tools as MirroringTools};
+use crate::service::mcp_tools::{Mirrored, Rejected, Tools as MirroringTools, without};
 
 /// The maximum length of a session's id, in bytes.
 const MAX_SESSION_ID: usize = 1024;
@@ -28,11 +28,11 @@ pub(super) struct Tools {
 }
 
 impl Tools {
-    /// Learns from the result of `tools/list`.
-    pub(super) fn learn(&mut self, result: &str) {
-        self.mirrored.learn(result);
+    /// Learns from the result of `tools/list`. Returns the tools that a host of revision 2026-07-28 must not see.
+    pub(super) fn learn(&mut self, result: &str) -> Vec<Rejected> {
+        let rejected = self.mirrored.learn(result);
         let Ok(result) = serde_json::from_str::<Value>(result) else {
-            return;
+            return rejected;
         };
         for tool in result["tools"].as_array().into_iter().flatten() {
             let Some(name) = tool["name"].as_str().filter(|name| name.len() <= MAX_NAME) else {
@@ -46,6 +46,7 @@ impl Tools {
                 self.repeatable.insert(name.to_owned());
             }
         }
+        rejected
     }
 
     /// Whether the server says that a second call has no further effect.
@@ -140,8 +141,13 @@ impl Session {
         }
     }
 
-    /// The server has answered the host's request with a result.
-    pub(super) fn handle_result(&mut self, post: &Post, envelope: &Envelope<'_>, result: &str) {
+    /// The server has answered the host's request with a result. Returns what the host gets instead of it.
+    pub(super) fn handle_result(
+        &mut self,
+        post: &Post,
+        envelope: &Envelope<'_>,
+        result: &str,
+    ) -> Option<String> {
         match &*post.method {
             "initialize" => {
                 *self = Self {
@@ -163,9 +169,14 @@ impl Session {
                 self.subscriptions
                     .retain(|uri| Some(uri) != post.name.as_ref());
             }
-            "tools/list" => self.tools.learn(result),
+            "tools/list" => {
+                let rejected = self.tools.learn(result);
+                // In earlier revisions, the annotation has no meaning.
+                return without(result, &rejected).filter(|_| !post.is_in_session());
+            }
             _ => {}
         }
+        None
     }
 
     /// The `initialize` that begins the session again. `serial` makes its id unique.

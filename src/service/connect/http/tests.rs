@@ -477,3 +477,30 @@ fn answers_over_the_limit_and_foreign_answers_are_errors() {
     sim.host(PAY);
     assert!(sim.read().contains("not answered yet"));
 }
+
+#[test]
+fn a_host_of_the_newest_revision_does_not_see_tools_with_invalid_annotations() {
+    let bad =
+        r#"{"name":"bad","inputSchema":{"properties":{"n":{"type":"number","x-mcp-header":"N"}}}}"#;
+    let good = r#"{"name":"good","inputSchema":{"properties":{"s":{"type":"string","x-mcp-header":"S"}}}}"#;
+    let answer = |tools: &str| {
+        format!(r#"{{"jsonrpc":"2.0","id":8,"result":{{"tools":[{tools}],"ttlMs":0}}}}"#)
+    };
+    let all = answer(&format!("{bad},{good}"));
+    let (mut sim, _) = Sim::begin("s1");
+    sim.host(LIST);
+    let list = sim.request(&["tools/list"]);
+    sim.json(list, "200 OK", &all);
+    assert_eq!(sim.read(), all, "earlier revisions have no such annotation");
+    let mut sim = Sim::new();
+    let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}"#;
+    sim.host(&LIST.replace('}', &format!(r#","params":{{{meta}}}}}"#)));
+    let list = sim.request(&["Mcp-Method: tools/list\r\n"]);
+    sim.json(list, "200 OK", &all);
+    assert_eq!(sim.read(), answer(good));
+    let call = format!(r#"{{"name":"good","arguments":{{"s":"a"}},{meta}}}"#);
+    sim.host(&format!(
+        r#"{{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{call}}}"#
+    ));
+    sim.request(&["Mcp-Name: good\r\n", "Mcp-Param-S: a\r\n"]);
+}
