@@ -9,14 +9,15 @@
 # Installs npm and Python packages below target/interop. Chromium, nginx, HAProxy, tmux, vim, less, mc, top, htop and websocketd must
 # be installed.
 #
-# usage: tests/interop/run.sh [PART...]      all parts but web_*, acp_agents and pairs by default: python node compression browser examples deploy acp
-#                                            acp_conformance connect terminal ttyd screen fullscreen attach resume tls pipe kernel_images
-#                                            editor mcp. The parts web_* need a program with the feature `web`;
-#                                            acp_agents installs 1 GB; pairs has MCP clients of all
+# usage: tests/interop/run.sh [PART...]      all parts but web_*, acp_agents, acp_punie and pairs by default: python node compression browser
+#                                            examples deploy acp acp_conformance connect terminal ttyd screen fullscreen attach resume
+#                                            tls pipe kernel_images editor mcp. The parts web_* need a program with the feature `web`;
+#                                            acp_agents installs 1 GB; acp_punie needs punie's source; pairs has MCP clients of all
 #                                            revisions in front of servers of all generations
 # env:   OUTRIGGER=target/release/outrigger
 #        ALL_SERVERS=   if set, acp_conformance also builds and tries the server and the client of the Rust SDK
 #        REPORT=        the file for its results
+#        PUNIE=         the source of punie for acp_punie
 #        WRITE=         if set, pairs writes its table into docs/mcp.md
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -132,6 +133,14 @@ run_acp_agents() {
   AGENTS=$tools/agents node tests/interop/acp_agents.mjs
   node_modules
   AGENTS=$tools/agents NODE_PATH=$tools/node_modules node tests/interop/web_acp_agents.js
+}
+# An agent whose processes give equal ids to their sessions. The source is not in a registry.
+run_acp_punie() {
+  [ -x "$tools/punie/bin/python" ] || python3 -m venv "$tools/punie"
+  "$tools/punie/bin/python" -c 'import acp, libcst, psutil, pydantic_ai, typer, uvicorn' 2>/dev/null ||
+    "$tools/punie/bin/pip" install -q 'agent-client-protocol[http]==0.12.1' 'pydantic-ai-slim[openai]==1.56.0' starlette==0.52.1 \
+      websockets==15.0.1 httpx libcst psutil typer uvicorn
+  PYTHONPATH=${PUNIE:?is not set}/src "$tools/punie/bin/python" tests/interop/acp_punie.py
 }
 run_terminal() {
   node_modules
@@ -262,7 +271,7 @@ run_mcp() {
 # A part that hangs fails. To build the Rust SDK takes minutes.
 limit=900
 [ -z "${ALL_SERVERS:-}" ] || limit=1800
-export -f venv node_modules mcp_venv mcp_modules acp_venv run_{python,node,compression,browser,examples,deploy,acp,acp_agents,acp_conformance,connect,terminal,ttyd,screen,fullscreen,attach,resume,tls,pipe,kernel_images,editor,mcp,pairs,web_style,web_terminal,web_others,web_console,web_figures} take_ttyd
+export -f venv node_modules mcp_venv mcp_modules acp_venv run_{python,node,compression,browser,examples,deploy,acp,acp_agents,acp_punie,acp_conformance,connect,terminal,ttyd,screen,fullscreen,attach,resume,tls,pipe,kernel_images,editor,mcp,pairs,web_style,web_terminal,web_others,web_console,web_figures} take_ttyd
 export tools ttyd
 run() { timeout --kill-after=10 $limit bash -euo pipefail -c "run_$1" || { echo "interop: $1 failed with $?" >&2; exit 1; }; }
 
