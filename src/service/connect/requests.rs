@@ -18,7 +18,8 @@ use super::sessions::Sessions;
 use crate::service::json::{Skimmer, quote};
 use crate::service::jsonrpc::{
     Envelope, EnvelopeError, IdKey, IdRecovery, MAX_ID, MessageKind, RecoveredId, WaitingIds,
-    batch_messages, code, error, invalid_message_error, is_array, is_same, member, with_id,
+    batch_messages, code, error, invalid_message_error, is_array, is_same, member, success,
+    with_id,
 };
 use crate::service::process::AttachEvent;
 
@@ -145,8 +146,7 @@ impl Requests {
             && let Some(result) = self.sessions.initialized()
         {
             // Some local sides do so after an error about the connection.
-            let response = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#);
-            return Local::Reply(response);
+            return Local::Reply(success(id, result).concat());
         }
         match self.lost.take_if(|_| is_initialize) {
             Some(_) => {

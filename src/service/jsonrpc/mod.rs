@@ -4,21 +4,25 @@
 mod batch;
 mod envelope;
 mod id;
+mod members;
 mod multiplexer;
+mod spelling;
 mod text;
 
 pub(super) use self::batch::{batch_messages, is_array};
-pub(super) use self::envelope::folded;
-pub(crate) use self::envelope::{Envelope, EnvelopeError, MessageKind, is_spelling_of, member};
+pub(crate) use self::envelope::{Envelope, EnvelopeError, MessageKind};
 pub(super) use self::id::{IdKey, WaitingIds, assigned, is_same};
 pub(crate) use self::id::{IdRecovery, MAX_ID, RecoveredId};
+pub(crate) use self::members::member;
 #[cfg(feature = "mcp")]
 pub(super) use self::multiplexer::SUBSCRIPTION;
 pub(super) use self::multiplexer::{
     Forwarded, IdRanges, PROGRESS, Pending, Reference, RequestKind, SenderIds, UpstreamIds,
     cancellation, sole_member,
 };
+pub(super) use self::spelling::folded;
+pub(crate) use self::spelling::is_spelling_of;
 pub(super) use self::text::{
     LineDecoder, MessageLine, TOO_LONG, code, error, error_with, insert_member,
-    invalid_message_error, parse_error, push_line, splice, start_of, with_id,
+    invalid_message_error, parse_error, push_line, splice, start_of, success, with_id,
 };

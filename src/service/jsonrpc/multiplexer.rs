@@ -13,10 +13,12 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::time::Duration;
 
+use super::envelope::Envelope;
 #[cfg(test)]
 use super::envelope::MessageKind;
-use super::envelope::{Envelope, is_spelling_of, member};
 use super::id::{MAX_ID, assigned};
+use super::members::member;
+use super::spelling::is_spelling_of;
 use super::text::splice;
 use crate::Time;
 use crate::service::deadlines::Deadlines;

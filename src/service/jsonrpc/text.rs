@@ -3,8 +3,9 @@
 
 use std::ops::Range;
 
-use super::envelope::{EnvelopeError, member};
+use super::envelope::EnvelopeError;
 use super::id::{IdRecovery, RecoveredId};
+use super::members::member;
 use crate::service::json::{quote, why_not_json};
 use crate::service::lines::Line;
 
@@ -161,6 +162,17 @@ mod mcp_code {
     pub(crate) const UNSUPPORTED_VERSION: i32 = -32022;
     /// The code that the SDKs of the Model Context Protocol use for an unknown session.
     pub(crate) const SESSION_NOT_FOUND: i32 = -32001;
+}
+
+/// The response with a result, in parts. Both arguments are JSON.
+pub(crate) fn success<'a>(id: &'a str, result: &'a str) -> [&'a str; 5] {
+    [
+        r#"{"jsonrpc":"2.0","id":"#,
+        id,
+        r#","result":"#,
+        result,
+        "}",
+    ]
 }
 
 /// An error response. `id` is JSON, and `data` is a string for whoever looks for the cause.

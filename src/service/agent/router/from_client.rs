@@ -10,7 +10,7 @@ use super::{
 use crate::service::agent::BINARY;
 use crate::service::jsonrpc::{
     Envelope, EnvelopeError, IdRanges, MAX_ID, MessageKind, PROGRESS, TOO_LONG, assigned, code,
-    error, invalid_message_error, member,
+    error, invalid_message_error, member, success,
 };
 use crate::{ClientId, CloseCode, Time};
 
@@ -277,7 +277,7 @@ impl Router {
         );
         if admitted.is_kept && method == "session/resume" && self.exchange.lacks_resume(process) {
             // The agent still has the session and does not know about connections, so no message to it is needed.
-            let response = format!(r#"{{"jsonrpc":"2.0","id":{upstream_id},"result":{{}}}}"#);
+            let response = success(&upstream_id.to_string(), "{}").concat();
             return self.route_from_agent(now, process, &response, output);
         }
         let cancelled = cancelled.map(|(range, cancelled)| (range, cancelled.to_string()));

@@ -13,7 +13,7 @@ use crate::service::agent::initialize::{
 };
 use crate::service::agent::response::with_meta;
 use crate::service::json::{Skimmer, quote};
-use crate::service::jsonrpc::{Envelope, MessageKind, code, error, member};
+use crate::service::jsonrpc::{Envelope, MessageKind, code, error, member, success};
 use crate::{ClientId, Time};
 
 /// How often `initialize` is sent to an agent that does not answer it. Later clients wait for one of these answers.
@@ -112,14 +112,7 @@ impl Router {
         };
         match &mut process.initialize {
             Initialize::Done { result, .. } => {
-                let answer = [
-                    r#"{"jsonrpc":"2.0","id":"#,
-                    id,
-                    r#","result":"#,
-                    result,
-                    "}",
-                ]
-                .concat();
+                let answer = success(id, result).concat();
                 self.exchange.answer_initialize(client, &answer, output);
             }
             Initialize::Pending(pending)

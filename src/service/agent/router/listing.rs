@@ -3,7 +3,7 @@
 use super::{Router, RouterOutput};
 use crate::ClientId;
 use crate::service::json::{quote, unescape};
-use crate::service::jsonrpc::{Envelope, code, error};
+use crate::service::jsonrpc::{Envelope, code, error, success};
 
 /// The method, and the maximum number of sessions in one answer.
 pub(super) const OWN_SESSIONS: &str = "_outrigger/sessions";
@@ -58,14 +58,7 @@ impl Router {
         let listed: Vec<String> = own.into_iter().map(entry).collect();
         let result = format!(r#"{{"sessions":[{}]{next}}}"#, listed.join(","));
         output.charge(self.sessions.len() * 16);
-        let parts = [
-            r#"{"jsonrpc":"2.0","id":"#,
-            id,
-            r#","result":"#,
-            &result,
-            "}",
-        ];
-        output.to_client(client, &parts);
+        output.to_client(client, &success(id, &result));
         true
     }
 }

@@ -15,7 +15,7 @@ use super::sessions::{Session, SessionError, SessionKey, Sessions};
 use super::{Exchange, Router, RouterOutput, remove};
 use crate::service::agent::named::Named;
 use crate::service::json::{Skimmer, quote};
-use crate::service::jsonrpc::{Envelope, code, error, error_with, member};
+use crate::service::jsonrpc::{Envelope, code, error, error_with, member, success};
 use crate::{ClientId, Principal, Scope};
 
 /// The maximum number of observers of a session.
@@ -64,14 +64,7 @@ impl Router {
                 result,
                 policy,
             }) => {
-                let parts = [
-                    r#"{"jsonrpc":"2.0","id":"#,
-                    id,
-                    r#","result":"#,
-                    &result,
-                    "}",
-                ];
-                output.to_client(client, &parts);
+                output.to_client(client, &success(id, &result));
                 self.sessions.replay(&session, policy, client, output);
                 if policy != HistoryPolicy::None {
                     self.sessions

@@ -5,7 +5,7 @@ use super::history::Entry;
 use super::observers::own_update;
 use super::sessions::{SessionKey, SessionState};
 use super::{Router, RouterOutput};
-use crate::service::jsonrpc::{Envelope, code, error};
+use crate::service::jsonrpc::{Envelope, code, error, success};
 use crate::{ClientId, Principal};
 
 /// A request of the agent that the server answers.
@@ -102,16 +102,7 @@ impl Router {
         };
         let id = &request.ids.id;
         match answer {
-            Ok(result) => {
-                let parts = [
-                    r#"{"jsonrpc":"2.0","id":"#,
-                    id,
-                    r#","result":"#,
-                    result,
-                    "}",
-                ];
-                output.to_agent(request.process, &parts);
-            }
+            Ok(result) => output.to_agent(request.process, &success(id, result)),
             Err(ServedError { code, message, why }) => {
                 let failed = error(id, *code, message, Some(why));
                 output.to_agent(request.process, &[&failed]);

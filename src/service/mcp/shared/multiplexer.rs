@@ -21,7 +21,7 @@ use crate::Principal;
 use crate::service::json::{quote, unescape};
 use crate::service::jsonrpc::{
     Envelope, Forwarded, IdKey, Pending, RequestKind, UpstreamIds, cancellation, code, error,
-    sole_member,
+    sole_member, success,
 };
 use crate::service::mcp::held_bytes::HeldBytes;
 
@@ -501,7 +501,7 @@ impl Multiplexer {
 
 /// The response with a result, which is JSON.
 pub(super) fn answered(id: &str, result: &str) -> String {
-    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)
+    success(id, result).concat()
 }
 
 /// The resource that a request or a notification is about.

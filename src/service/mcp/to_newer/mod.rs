@@ -22,7 +22,7 @@ use super::shared::Level;
 use super::to_older::{may_ask, questions_for, request as without_envelope};
 use crate::service::json::{quote, unescape};
 use crate::service::jsonrpc::{
-    Envelope, IdKey, MessageKind, code, error, insert_member, member, sole_member, with_id,
+    Envelope, IdKey, MessageKind, code, error, insert_member, member, sole_member, success, with_id,
 };
 
 /// The maximum number of bytes that are kept: requests that may have to be repeated, input, and subscriptions.
@@ -123,9 +123,7 @@ fn number_in(raw: &str) -> Option<u64> {
 }
 
 fn answered(id: &str, result: &str) -> Side {
-    Side::Client(format!(
-        r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#
-    ))
+    Side::Client(success(id, result).concat())
 }
 
 fn refused(id: &str, code: i32, message: &str, why: &str) -> Side {

@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use crate::service::json::{Skimmer, quote, unescape};
-use crate::service::jsonrpc::{Envelope, MessageKind, code, insert_member, member, splice};
+use crate::service::jsonrpc::{
+    Envelope, MessageKind, code, insert_member, member, splice, success,
+};
 use crate::service::mcp::{SESSION_VERSIONS, STATELESS};
 
 /// The members of `_meta` that tell a server of 2026-07-28 what an older one learns from `initialize`.
@@ -248,10 +250,7 @@ impl Question {
         let text = envelope.text;
         let responses = envelope.of_body(RESPONSES)?;
         let result = member(text, &responses, &self.id)?;
-        let (id, result) = (&self.id, &text[result]);
-        Some(format!(
-            r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#
-        ))
+        Some(success(&self.id, &text[result]).concat())
     }
 }
 
