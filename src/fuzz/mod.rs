@@ -29,6 +29,8 @@ mod agent;
 #[cfg(feature = "server")]
 mod agent_batches;
 #[cfg(feature = "server")]
+mod agent_checks;
+#[cfg(feature = "server")]
 mod agent_model;
 #[cfg(feature = "server")]
 mod agent_references;

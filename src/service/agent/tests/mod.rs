@@ -2,6 +2,7 @@
 
 mod batches;
 mod claims;
+mod histories;
 mod initialize;
 mod limits;
 mod observers;
