@@ -15,7 +15,7 @@ use crate::service::json::{Skimmer, quote};
 use crate::service::jsonrpc::{
     Envelope, MessageKind, batch_messages, code, error, insert_member, is_array, member, splice,
 };
-use crate::{ClientId, Context};
+use crate::{ClientId, CloseCode, Context, Message};
 
 /// The maximum number of messages that are kept although the client has confirmed them.
 pub(super) const RETAINED: u64 = 1000;
@@ -254,12 +254,6 @@ impl Durable {
         self.connections.insert(client, connection);
     }
 
-    /// Whether a client has come to continue as another one, and has not done so yet.
-    pub(super) fn is_returning(&self, client: ClientId) -> bool {
-        let newcomer = self.newcomers.get(&client);
-        newcomer.is_some_and(|newcomer| newcomer.is_returning)
-    }
-
     /// The number of messages from a client that gets cursors, without `stream/resume`.
     pub(super) fn received(&self, ctx: &Context, client: ClientId) -> u64 {
         let (received, _) = ctx.message_counts(client);
@@ -270,6 +264,29 @@ impl Durable {
     /// Whether a client is sent cursors.
     pub(super) fn has_cursors(&self, client: ClientId) -> bool {
         !self.connections.is_empty() && self.connections.contains_key(&client)
+    }
+
+    /// Sends a message to a client, with a cursor if the client gets them. A client that has disconnected or is closing gets no more
+    /// messages.
+    pub(super) fn send(&self, ctx: &mut Context, client: ClientId, text: &str) {
+        if self.has_cursors(client) {
+            let (_, sent) = ctx.message_counts(client);
+            ctx.send(client, Message::Text(&with_cursor(text, sent + 1)));
+        } else {
+            ctx.send(client, Message::Text(text));
+        }
+    }
+
+    /// Closes a client that was admitted without a place of its own, to continue as an earlier client, and has not done so. It stays
+    /// if there is room. Returns whether it was closed.
+    pub(super) fn turn_away(&self, ctx: &mut Context, client: ClientId) -> bool {
+        let is_over = ctx.is_stopping() || ctx.has_too_many_clients();
+        let newcomer = self.newcomers.get(&client);
+        let is_over = is_over && newcomer.is_some_and(|newcomer| newcomer.is_returning);
+        if is_over {
+            ctx.close(client, CloseCode::TRY_AGAIN, "the server has no room");
+        }
+        is_over
     }
 
     /// What `initialize` announces to a client, besides its connection id. `None` if it gets no cursors.
@@ -413,7 +430,7 @@ fn asks(initialize: &Envelope<'_>) -> bool {
 
 /// A message with its cursor. It is in `_meta` of the parameters or the result, if these are an object, otherwise in `_meta` of the
 /// message itself. A batch has it in its last message.
-pub(super) fn with_cursor(text: &str, number: u64) -> String {
+fn with_cursor(text: &str, number: u64) -> String {
     if is_array(text) {
         let messages = batch_messages(text, Skimmer::new(text)).unwrap_or_default();
         return match messages.last() {

@@ -1,7 +1,7 @@
 //! The status and metrics of a shared agent, for `/status` and `/metrics`.
 
 use super::client_tools::ToolFigures;
-use super::process::AgentProcess;
+use super::processes::AgentProcesses;
 use super::router::Router;
 use crate::service::child::Child;
 use crate::{Metrics, StatusFields};
@@ -9,17 +9,15 @@ use crate::{Metrics, StatusFields};
 /// The maximum number of sessions that the status lists.
 const MAX_LISTED: usize = 200;
 
-/// The fields of `/status`. `ended_restarts` are the restarts of processes that were stopped.
+/// The fields of `/status`.
 pub(super) fn status(
     router: &Router,
-    processes: &[Option<AgentProcess>],
-    ended_restarts: u64,
+    processes: &AgentProcesses,
     tools: ToolFigures,
 ) -> StatusFields {
     let counters = router.counters();
-    let present = processes.iter().enumerate();
-    let present = present.filter_map(|(index, process)| Some((index, process.as_ref()?)));
-    let list: Vec<_> = present
+    let list: Vec<_> = processes
+        .iter()
         .map(|(index, process)| {
             let figures = router.process_figures(index);
             serde_json::json!({
@@ -58,8 +56,8 @@ pub(super) fn status(
         "observers": router.figures().observers,
         "history_bytes": router.figures().history,
         "agent": {
-            "running": is_running(processes),
-            "restarts": restarts(processes, ended_restarts),
+            "running": processes.is_any_running(),
+            "restarts": processes.restarts(),
             "processes": list,
             "session_list": sessions,
             "directory": directory(),
@@ -95,43 +93,22 @@ pub(super) fn directory() -> Option<String> {
     Some(directory.display().to_string())
 }
 
-/// Whether an agent process runs.
-pub(super) fn is_running(processes: &[Option<AgentProcess>]) -> bool {
-    processes
-        .iter()
-        .flatten()
-        .any(|process| process.program.is_running())
-}
-
-fn restarts(processes: &[Option<AgentProcess>], ended: u64) -> u64 {
-    let processes = processes.iter().flatten();
-    ended
-        + processes
-            .map(|process| process.program.restarts())
-            .sum::<u64>()
-}
-
 /// Writes the metrics.
-pub(super) fn metrics(
-    out: &mut Metrics,
-    router: &Router,
-    processes: &[Option<AgentProcess>],
-    ended_restarts: u64,
-) {
+pub(super) fn metrics(out: &mut Metrics, router: &Router, processes: &AgentProcesses) {
     out.gauge(
         "outrigger_agent_running",
         "Whether an agent process is running.",
-        u8::from(is_running(processes)),
+        u8::from(processes.is_any_running()),
     );
     out.gauge(
         "outrigger_agent_processes",
         "Agent processes, one for each kind of client.",
-        processes.iter().flatten().count(),
+        processes.iter().count(),
     );
     out.counter(
         "outrigger_agent_restarts_total",
         "Restarts of agent processes.",
-        restarts(processes, ended_restarts),
+        processes.restarts(),
     );
     for (name, help, value) in [
         (

@@ -10,6 +10,8 @@ mod initialize;
 pub(crate) mod named;
 mod per_client;
 mod process;
+mod processes;
+mod receivers;
 mod response;
 pub(crate) mod router;
 mod schema;

@@ -1,9 +1,8 @@
-//! An agent process of a shared agent: the child, the lines queued for it, its restarts, and the clients that may have to be held, or
-//! released, because it does not read.
+//! An agent process of a shared agent: the child, the lines queued for it, and its restarts.
 
-use crate::service::child::{Keeper, RestartLimit};
+use crate::Context;
+use crate::service::child::{HIGH_WATER, Keeper, LOW_WATER, RestartLimit};
 use crate::service::jsonrpc::LineDecoder;
-use crate::{ClientId, Context};
 
 /// An agent process of a shared agent.
 #[derive(Debug)]
@@ -17,7 +16,7 @@ pub(super) struct AgentProcess {
     /// Whether new lines must wait.
     pub(super) holds: bool,
     /// Whether the agent has left so much unread that its clients wait.
-    pub(super) is_behind: bool,
+    is_behind: bool,
 }
 
 impl AgentProcess {
@@ -36,6 +35,21 @@ impl AgentProcess {
     pub(super) fn unread(&mut self) -> usize {
         let queued = self.program.child_mut().map_or(0, |child| child.unread());
         queued + self.held.len()
+    }
+
+    pub(super) fn is_behind(&self) -> bool {
+        self.is_behind
+    }
+
+    /// Decides whether the agent is behind, with some room between both answers. Returns whether this has changed.
+    pub(super) fn watch_unread(&mut self) -> bool {
+        let limit = if self.is_behind {
+            LOW_WATER
+        } else {
+            HIGH_WATER
+        };
+        let is_behind = self.unread() > limit;
+        is_behind != std::mem::replace(&mut self.is_behind, is_behind)
     }
 
     /// Writes lines to the agent. Held lines follow once it is initialized. `is_refused` says that the agent must be
@@ -84,79 +98,5 @@ impl AgentProcess {
         self.lines.clear();
         self.held.clear();
         self.holds = true;
-    }
-}
-
-/// Clients whose hold must be decided again.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Affected {
-    All,
-    Only(Vec<ClientId>),
-}
-
-/// Notes what may change who is held. All clients are looked at once when a process gets behind or is no longer behind. While it
-/// is behind, only clients that have sent or got a message are looked at, because no others can begin or end to use a process.
-#[derive(Debug, Default)]
-pub(super) struct Pressure {
-    /// Whether a process is behind.
-    is_behind: bool,
-    /// Whether a process got behind, or is no longer behind, since the clients were last looked at.
-    has_changed: bool,
-    /// Clients that have sent or got a message since then, while a process is behind.
-    touched: Vec<ClientId>,
-}
-
-impl Pressure {
-    /// A process got behind, is no longer behind, or was removed while it was behind.
-    pub(super) fn change(&mut self) {
-        self.has_changed = true;
-    }
-
-    /// A client has sent or got a message, so the processes that it uses may have changed.
-    pub(super) fn touch(&mut self, client: ClientId) {
-        if self.is_behind && self.touched.last() != Some(&client) {
-            self.touched.push(client);
-        }
-    }
-
-    /// The clients to look at. `is_behind` says whether a process is behind now.
-    pub(super) fn take_affected(&mut self, is_behind: bool) -> Affected {
-        self.is_behind = is_behind;
-        let touched = std::mem::take(&mut self.touched);
-        if std::mem::take(&mut self.has_changed) {
-            return Affected::All;
-        }
-        Affected::Only(touched)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn client(number: u64) -> ClientId {
-        format!("c{number}").parse().expect("an id")
-    }
-
-    /// The bug: while an agent did not read, each message walked all clients, so 8,000 connections stopped the server for a second.
-    #[test]
-    fn a_message_to_a_slow_agent_affects_only_its_client() {
-        let mut pressure = Pressure::default();
-        let only = |clients: &[u64]| Affected::Only(clients.iter().map(|n| client(*n)).collect());
-        // Nothing is noted while all processes read.
-        pressure.touch(client(1));
-        assert_eq!(pressure.take_affected(false), only(&[]));
-        pressure.change();
-        assert_eq!(pressure.take_affected(true), Affected::All);
-        for number in 1..100 {
-            pressure.touch(client(number));
-            pressure.touch(client(number));
-            assert_eq!(pressure.take_affected(true), only(&[number]));
-        }
-        assert_eq!(pressure.take_affected(true), only(&[]));
-        pressure.touch(client(1));
-        pressure.change();
-        assert_eq!(pressure.take_affected(false), Affected::All);
-        assert_eq!(pressure.take_affected(false), only(&[]));
     }
 }

@@ -2,19 +2,15 @@
 //! streams of the processes.
 
 use super::client_tools::{Answer, ClientTools};
-use super::durable::{
-    self, Announcement, Durable, First, RETAINED, ResumeFailure, resume_failed, with_cursor,
-};
-use super::process::{Affected, AgentProcess, Pressure};
-use super::router::{
-    BatchSender, Batches, Collected, ProcessChange, Router, RouterLimits, RouterOutput,
-    ServedRequest, ServerFacts, Viewer,
-};
+use super::durable::{self, First, RETAINED, ResumeFailure, resume_failed};
+use super::processes::AgentProcesses;
+use super::receivers::{ContextOutput, Receivers, Sender};
+use super::router::{BatchSender, ProcessChange, Router, RouterLimits, Viewer};
 use super::{AcpResumable, AgentConfig, AgentProtocol, Approvals, MAX_UNREAD, WATCH, figures};
 use crate::log_event::{log_event, word};
-use crate::service::child::{Child, ChildEvent, HIGH_WATER, LOW_WATER, code_and_signal, describe};
+use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
 use crate::service::deadlines::Alarm;
-use crate::service::jsonrpc::{MessageLine, push_line};
+use crate::service::jsonrpc::MessageLine;
 use crate::service::lines::Line;
 use crate::sys::random_uuid;
 use crate::{
@@ -24,7 +20,6 @@ use crate::{
 };
 use std::ops::ControlFlow;
 use std::process::ExitStatus;
-use std::time::Duration;
 
 /// The limits of the router.
 const MAX_CLIENT_REQUESTS: usize = 1024;
@@ -33,9 +28,6 @@ const MAX_SESSIONS: usize = 256;
 const MAX_ALL_SESSIONS: usize = 16_384;
 /// Once this limit is reached, unknown sessions can no longer be loaded, so it is high.
 const MAX_ENDED_SESSIONS: usize = 1_000_000;
-
-/// How long a client may take to answer a PING before it counts as silent.
-const PING_ANSWER_TIME: Duration = Duration::from_secs(2);
 
 /// One agent process for each kind of client: those with the same protocol version and capabilities share a process.
 ///
@@ -57,19 +49,11 @@ const PING_ANSWER_TIME: Duration = Duration::from_secs(2);
 pub struct Agent {
     config: AgentConfig,
     router: Router,
-    /// The processes, by their index in the router.
-    processes: Vec<Option<AgentProcess>>,
-    /// Processes that are being stopped and have not exited yet.
-    stopping: Vec<Child>,
-    /// The restarts of processes that were stopped.
-    ended_restarts: u64,
-    batches: Batches,
-    durable: Durable,
+    /// The processes, the clients and the tools, to which the router's messages go.
+    receivers: Receivers,
     /// Goes off at the router's next deadline.
     wakeup: Alarm,
     failure: Option<String>,
-    pressure: Pressure,
-    tools: ClientTools,
 }
 
 impl Agent {
@@ -94,18 +78,14 @@ impl Agent {
             answer_timeout: config.answer_timeout,
         });
         let router = router.with_free_methods(config.pass_methods.clone());
+        let processes = AgentProcesses::new(config.restart_limit);
+        let tools = ClientTools::new(config.client_files.clone());
         Self {
-            processes: vec![Some(AgentProcess::new(config.restart_limit))],
-            tools: ClientTools::new(config.client_files.clone()),
             config,
             router,
-            stopping: Vec::new(),
-            ended_restarts: 0,
-            batches: Batches::default(),
-            durable: Durable::default(),
+            receivers: Receivers::new(processes, tools),
             wakeup: Alarm::default(),
             failure: None,
-            pressure: Pressure::default(),
         }
     }
 
@@ -115,38 +95,18 @@ impl Agent {
         ctx: &mut Context,
         handle: impl FnOnce(&mut Router, &mut ContextOutput<'_>),
     ) {
-        let mut output = ContextOutput {
-            ctx: &mut *ctx,
-            processes: &mut self.processes,
-            pressure: &mut self.pressure,
-            batches: &mut self.batches,
-            durable: &self.durable,
-            tools: &mut self.tools,
-            sender: None,
-        };
-        handle(&mut self.router, &mut output);
+        handle(&mut self.router, &mut self.receivers.output(ctx));
         self.carry_out(ctx);
     }
 
     /// Gives the agent the answers that the server has for it in the place of clients.
     fn answer_for_clients(&mut self, ctx: &mut Context) {
-        let answers = self.tools.take_answers(ctx);
+        let answers = self.receivers.tools.take_answers(ctx);
         self.pass_answers(ctx, answers);
     }
 
     fn pass_answers(&mut self, ctx: &mut Context, answers: Vec<Answer>) {
-        if answers.is_empty() {
-            return;
-        }
-        let mut output = ContextOutput {
-            ctx: &mut *ctx,
-            processes: &mut self.processes,
-            pressure: &mut self.pressure,
-            batches: &mut self.batches,
-            durable: &self.durable,
-            tools: &mut self.tools,
-            sender: None,
-        };
+        let mut output = self.receivers.output(ctx);
         for (id, answer) in answers {
             self.router.handle_served(id, &answer, &mut output);
         }
@@ -154,7 +114,7 @@ impl Agent {
 
     /// Answers for programs that have exited, after an event that did not concern an agent process.
     fn settle_tools(&mut self, ctx: &mut Context) {
-        let answers = self.tools.take_answers(ctx);
+        let answers = self.receivers.tools.take_answers(ctx);
         if !answers.is_empty() {
             self.pass_answers(ctx, answers);
             self.carry_out(ctx);
@@ -165,7 +125,7 @@ impl Agent {
     fn show_terminals(&mut self, ctx: &mut Context) {
         let router = &self.router;
         let audience = |session: &_| router.is_served(session).then(|| router.audience(session));
-        let (shown, answers) = self.tools.show(ctx, audience);
+        let (shown, answers) = self.receivers.tools.show(ctx, audience);
         self.with_router(ctx, |router, output| {
             for one in shown {
                 let update = one.update.to_string();
@@ -184,100 +144,35 @@ impl Agent {
         self.answer_for_clients(ctx);
         for change in self.router.take_process_changes() {
             match change {
-                ProcessChange::Start(index) => self.add_process(ctx, index),
+                ProcessChange::Start(index) => self.receivers.processes.add(ctx, index),
                 ProcessChange::Stop(index) => {
                     if !self.remove_process(ctx, index) {
                         self.router.handle_stopped();
                     }
                 }
                 ProcessChange::Discard(index) => {
-                    if let Some(Some(process)) = self.processes.get_mut(index) {
+                    if let Some(process) = self.receivers.processes.get_mut(index) {
                         process.held.clear();
                     }
                 }
             }
         }
         for (client, notice) in self.router.take_notices() {
-            send(ctx, &self.durable, client, &notice);
+            self.receivers.durable.send(ctx, client, &notice);
             if self.router.has_nothing_to_watch(client) {
                 ctx.close(client, CloseCode::NORMAL, "the session has ended");
             }
         }
-        for (index, process) in self.processes.iter_mut().enumerate() {
-            if let Some(process) = process {
-                let is_initializing = self.router.is_initializing(index);
-                let is_refused = is_initializing && self.router.is_refused(index);
-                process.send_lines(ctx, is_initializing, is_refused);
-            }
-        }
+        let processes = &mut self.receivers.processes;
+        processes.send_lines(ctx, &self.router);
+        processes.check_pressure(ctx, &self.router);
         self.watch_deadline(ctx);
-        self.check_pressure(ctx);
-    }
-
-    /// Whether every process has so much unread input that new clients are rejected.
-    fn is_flooded(&mut self) -> bool {
-        let mut processes = self.processes.iter_mut().flatten();
-        processes.all(|process| process.unread() > MAX_UNREAD)
-    }
-
-    /// Holds the clients of a process, and of its sessions, while it does not read.
-    fn check_pressure(&mut self, ctx: &mut Context) {
-        let mut is_any_behind = false;
-        for process in self.processes.iter_mut().flatten() {
-            let unread = process.unread();
-            let is_behind = unread
-                > if process.is_behind {
-                    LOW_WATER
-                } else {
-                    HIGH_WATER
-                };
-            if is_behind != std::mem::replace(&mut process.is_behind, is_behind) {
-                self.pressure.change();
-            }
-            is_any_behind |= is_behind;
-        }
-        let clients = match self.pressure.take_affected(is_any_behind) {
-            Affected::All => ctx.clients(),
-            Affected::Only(clients) => clients,
-        };
-        for client in clients {
-            let is_behind = |(index, process): (usize, &Option<AgentProcess>)| {
-                let is_behind = process.as_ref().is_some_and(|process| process.is_behind);
-                is_behind && self.router.uses(client, index)
-            };
-            let is_held = self.processes.iter().enumerate().any(is_behind);
-            ctx.set_held(client, is_held);
-        }
-    }
-
-    fn add_process(&mut self, ctx: &mut Context, index: usize) {
-        if self.processes.len() <= index {
-            self.processes.resize_with(index + 1, || None);
-        }
-        log::info!("starting an agent process for another kind of client");
-        let mut process = AgentProcess::new(self.config.restart_limit);
-        process.program.queue(ctx);
-        self.processes[index] = Some(process);
     }
 
     /// Removes a process. Returns whether it runs and must be stopped first.
     fn remove_process(&mut self, ctx: &mut Context, index: usize) -> bool {
-        self.batches.forget(BatchSender::Process(index));
-        let process = self.processes.get_mut(index).and_then(Option::take);
-        let Some(mut process) = process else {
-            return false;
-        };
-        self.ended_restarts += process.program.restarts();
-        if process.is_behind {
-            self.pressure.change();
-        }
-        let Some(mut child) = process.program.give_up(ctx) else {
-            return false;
-        };
-        log::info!("stopping an agent process that no client uses");
-        child.stop(ctx);
-        self.stopping.push(*child);
-        true
+        self.receivers.batches.forget(BatchSender::Process(index));
+        self.receivers.processes.remove(ctx, index)
     }
 
     fn start(&mut self, ctx: &mut Context, index: usize) {
@@ -285,7 +180,7 @@ impl Agent {
         let limit = ctx.config().limits.max_message;
         match Child::spawn(ctx, &self.config.command, limit) {
             Ok(child) => {
-                if let Some(Some(process)) = self.processes.get_mut(index) {
+                if let Some(process) = self.receivers.processes.get_mut(index) {
                     process.program.handle_start(child);
                 }
                 let now = ctx.now();
@@ -300,7 +195,7 @@ impl Agent {
     /// Starts a process again after a delay, or gives it up. If it keeps failing, closes its clients, so that they need not wait
     /// for it.
     fn handle_failure(&mut self, ctx: &mut Context, index: usize, failure: String) {
-        let Some(Some(process)) = self.processes.get_mut(index) else {
+        let Some(process) = self.receivers.processes.get_mut(index) else {
             return;
         };
         let path = self.config.endpoint.path();
@@ -314,12 +209,6 @@ impl Agent {
                 ctx.close(client, CloseCode::INTERNAL, "Agent exited");
             }
         }
-    }
-
-    /// Whether every process keeps failing, so that new clients are rejected.
-    fn is_failing(&self) -> bool {
-        let mut processes = self.processes.iter().flatten();
-        processes.all(|process| process.program.is_failing())
     }
 
     /// Gives a process up. Its clients are closed with an internal error. Without another process, the server stops with a
@@ -343,7 +232,7 @@ impl Agent {
     }
 
     fn handle_exit(&mut self, ctx: &mut Context, index: usize, status: Option<ExitStatus>) {
-        if let Some(Some(process)) = self.processes.get_mut(index) {
+        if let Some(process) = self.receivers.processes.get_mut(index) {
             process.reset();
         }
         let (code, signal) = code_and_signal(status);
@@ -374,30 +263,22 @@ impl Agent {
             &mut dyn FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()>,
         ) -> ChildEvent,
     ) {
-        for index in 0..self.processes.len() {
-            let Some(process) = &mut self.processes[index] else {
+        let (router, receivers) = (&mut self.router, &mut self.receivers);
+        for index in 0..receivers.processes.len() {
+            let Some(process) = receivers.processes.get_mut(index) else {
                 continue;
             };
             let Some(mut child) = process.program.take_child() else {
                 continue;
             };
-            let queued = child.unread();
+            let sender = Sender {
+                process: index,
+                max_queued: MAX_UNREAD.saturating_sub(child.unread()),
+            };
             let mut decoder = std::mem::take(&mut process.decoder);
-            let (router, processes) = (&mut self.router, &mut self.processes);
-            let (pressure, batches) = (&mut self.pressure, &mut self.batches);
-            let durable = &self.durable;
-            let tools = &mut self.tools;
             let event = handle(&mut child, ctx, &mut |ctx, _, line| {
                 let now = ctx.now();
-                let mut output = ContextOutput {
-                    ctx,
-                    processes,
-                    pressure,
-                    batches,
-                    durable,
-                    tools,
-                    sender: Some((index, MAX_UNREAD.saturating_sub(queued))),
-                };
+                let mut output = receivers.output_to(ctx, sender);
                 match decoder.decode(line) {
                     MessageLine::Nothing => {}
                     MessageLine::Text(text) => {
@@ -409,7 +290,7 @@ impl Agent {
                 }
                 ControlFlow::Continue(())
             });
-            if let Some(process) = &mut self.processes[index] {
+            if let Some(process) = receivers.processes.get_mut(index) {
                 process.program.put_back(child);
                 process.decoder = decoder;
             }
@@ -419,18 +300,11 @@ impl Agent {
                 ChildEvent::Exited(status) => return self.handle_exit(ctx, index, status),
             }
         }
-        // The output of a process that is being stopped is ignored.
-        for index in 0..self.stopping.len() {
-            let child = &mut self.stopping[index];
-            match handle(child, ctx, &mut |_, _, _| ControlFlow::Continue(())) {
-                ChildEvent::NotMine => {}
-                ChildEvent::Handled => return,
-                ChildEvent::Exited(_) => {
-                    self.stopping.swap_remove(index);
-                    self.router.handle_stopped();
-                    return;
-                }
-            }
+        let stopping = receivers
+            .processes
+            .handle_stopping(|child| handle(child, ctx, &mut |_, _, _| ControlFlow::Continue(())));
+        if let ChildEvent::Exited(_) = stopping {
+            router.handle_stopped();
         }
     }
 
@@ -438,7 +312,7 @@ impl Agent {
     fn resume_stream(&mut self, ctx: &mut Context, client: ClientId, text: &str) {
         let is_offered = self.config.acp_resumable != AcpResumable::Never;
         let resumed = if is_offered {
-            self.durable.resume(ctx, client, text)
+            self.receivers.durable.resume(ctx, client, text)
         } else {
             Err(ResumeFailure::NotOffered)
         };
@@ -456,7 +330,7 @@ impl Agent {
                 for message in refused.iter().chain([&notice]) {
                     ctx.send(client, Message::Text(message));
                 }
-                turn_away(ctx, &self.durable, client);
+                self.receivers.durable.turn_away(ctx, client);
                 return;
             }
         };
@@ -467,7 +341,7 @@ impl Agent {
             router.handle_disconnected(now, client, output);
             turns = router.report_turns(target, output);
         });
-        let received = self.durable.received(ctx, target);
+        let received = self.receivers.durable.received(ctx, target);
         if let Some(response) = durable::resumed(text, received, turns.as_deref()) {
             ctx.send(client, Message::Text(&response));
         }
@@ -514,168 +388,12 @@ fn connection_id<'a>(request: &'a Request<'_>) -> Option<&'a str> {
     std::str::from_utf8(request.header("acp-connection-id")?).ok()
 }
 
-/// Closes a client that was admitted without a place of its own, to continue as an earlier client, and has not done so. It stays if
-/// there is room. Returns whether it was closed.
-fn turn_away(ctx: &mut Context, durable: &Durable, client: ClientId) -> bool {
-    let is_over = ctx.is_stopping() || ctx.has_too_many_clients();
-    let is_over = is_over && durable.is_returning(client);
-    if is_over {
-        ctx.close(client, CloseCode::TRY_AGAIN, "the server has no room");
-    }
-    is_over
-}
-
-/// Sends a message to a client, with a cursor if the client gets them. A client that has disconnected or is closing gets no more
-/// messages.
-fn send(ctx: &mut Context, durable: &Durable, client: ClientId, text: &str) {
-    if durable.has_cursors(client) {
-        let (_, sent) = ctx.message_counts(client);
-        ctx.send(client, Message::Text(&with_cursor(text, sent + 1)));
-    } else {
-        ctx.send(client, Message::Text(text));
-    }
-}
-
-/// Sends the router's messages to the agents' input and to clients.
-struct ContextOutput<'a> {
-    ctx: &'a mut Context,
-    processes: &'a mut [Option<AgentProcess>],
-    pressure: &'a mut Pressure,
-    batches: &'a mut Batches,
-    durable: &'a Durable,
-    tools: &'a mut ClientTools,
-    /// The process whose message is handled, and the maximum number of bytes that may be queued for it. Further lines are
-    /// dropped: they are responses to an agent that sends requests but does not read. Responses to it are not held,
-    /// because it may wait for them during its start.
-    sender: Option<(usize, usize)>,
-}
-
-impl ContextOutput<'_> {
-    /// Queues a line for a process.
-    fn push_to_agent(&mut self, index: usize, parts: &[&str]) {
-        let Some(Some(process)) = self.processes.get_mut(index) else {
-            return;
-        };
-        match self.sender {
-            Some((sender, max_queued)) if sender == index => {
-                if process.lines.len() < max_queued {
-                    push_line(&mut process.lines, parts);
-                }
-            }
-            _ if process.holds => push_line(&mut process.held, parts),
-            _ => push_line(&mut process.lines, parts),
-        }
-    }
-}
-
-impl RouterOutput for ContextOutput<'_> {
-    fn initialize_agent(&mut self, process: usize, parts: &[&str]) {
-        // If the process does not run, `send_lines` drops this line, and `Router::handle_agent_started` sends `initialize` again.
-        if let Some(Some(process)) = self.processes.get_mut(process) {
-            push_line(&mut process.lines, parts);
-            process.holds = true;
-        }
-    }
-
-    fn to_agent(&mut self, index: usize, parts: &[&str]) {
-        match self.batches.collect(BatchSender::Process(index), parts) {
-            Collected::Other => self.push_to_agent(index, parts),
-            Collected::Kept => {}
-            Collected::Complete(array) => self.push_to_agent(index, &[&array]),
-        }
-    }
-
-    fn to_client(&mut self, client: ClientId, parts: &[&str]) {
-        // The message may be the answer by which the client has got or lost a session.
-        self.pressure.touch(client);
-        // A client that has disconnected or is closing gets no more messages.
-        let collected = self.batches.collect(BatchSender::Client(client), parts);
-        match (collected, parts) {
-            (Collected::Other, [text]) => send(self.ctx, self.durable, client, text),
-            (collected, parts) => {
-                if let Some(text) = collected.into_text(parts) {
-                    send(self.ctx, self.durable, client, &text);
-                }
-            }
-        }
-    }
-
-    fn to_clients(&mut self, clients: &[ClientId], text: &str) {
-        let has_cursors = |client: &ClientId| self.durable.has_cursors(*client);
-        let (own, same): (Vec<_>, Vec<_>) = clients.iter().copied().partition(has_cursors);
-        self.ctx.send_to_all(&same, Message::Text(text));
-        for client in own {
-            send(self.ctx, self.durable, client, text);
-        }
-    }
-
-    fn is_long_json(&self, length: usize) -> bool {
-        self.ctx.is_long_json(length)
-    }
-
-    fn serve(&mut self, request: ServedRequest<'_>) {
-        self.tools.queue(request);
-    }
-
-    fn count_messages(&mut self, client: ClientId, more: usize) -> bool {
-        let more = u32::try_from(more).unwrap_or(u32::MAX);
-        self.ctx.count_messages(client, more)
-    }
-
-    fn count_long_json(&mut self) {
-        self.ctx.count_long_json();
-    }
-
-    fn close(&mut self, client: ClientId, code: CloseCode, reason: &str) {
-        self.ctx.close(client, code, reason);
-    }
-
-    fn secret(&mut self) -> String {
-        random_uuid().simple().to_string()
-    }
-
-    fn is_away(&self, client: ClientId) -> bool {
-        let interval = self.ctx.config().timeouts.ping_interval;
-        self.ctx.is_detached(client)
-            || interval
-                .is_some_and(|interval| self.ctx.silent_for(client) > interval + PING_ANSWER_TIME)
-    }
-
-    fn scope(&self, client: ClientId) -> Scope {
-        self.ctx.scope(client)
-    }
-
-    fn is_resumable(&self, client: ClientId) -> bool {
-        self.ctx.is_resumable(client)
-    }
-
-    fn charge(&mut self, bytes: usize) {
-        self.ctx.spend(bytes / 512);
-    }
-
-    fn batches(&mut self) -> &mut Batches {
-        self.batches
-    }
-
-    fn announcement(&self, client: ClientId) -> Option<Announcement> {
-        self.durable.announcement(self.ctx, client)
-    }
-
-    fn server_facts(&self) -> ServerFacts {
-        ServerFacts {
-            max_message: Some(self.ctx.config().limits.max_message),
-            directory: figures::directory(),
-            files_below: self.tools.directory(),
-        }
-    }
-}
-
 impl Service for Agent {
     fn started(&mut self, ctx: &mut Context) {
         if let Some(memory) = ctx.config().memory {
             self.router.limit_histories(memory);
         }
-        if let Err(failure) = self.tools.open() {
+        if let Err(failure) = self.receivers.tools.open() {
             self.failure = Some(failure);
             return ctx.stop();
         }
@@ -686,7 +404,7 @@ impl Service for Agent {
     fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
         let route = self.config.route(request);
         let route = route.unwrap_or_else(Route::from).with_scope(Scope::Watch);
-        let continues = connection_id(request).and_then(|id| self.durable.continues(id));
+        let continues = connection_id(request).and_then(|id| self.receivers.durable.continues(id));
         Ok(match continues {
             Some(client) => route.continuing(client),
             None => route,
@@ -694,15 +412,18 @@ impl Service for Agent {
     }
 
     fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
-        if self.is_failing() {
+        if self.receivers.processes.are_failing() {
             return Err(Rejection::unavailable("the agent is not running"));
         }
-        if self.is_flooded() {
+        if self.receivers.processes.are_flooded() {
             let rejection = Rejection::unavailable("the agent does not read its input");
             return Err(rejection.because("program_busy"));
         }
         let asked = connection_id(request);
-        let id = self.durable.accept(asked, random_uuid().to_string());
+        let id = self
+            .receivers
+            .durable
+            .accept(asked, random_uuid().to_string());
         self.config.accept(request, id)
     }
 
@@ -735,11 +456,11 @@ impl Service for Agent {
         }
         let is_sole = ctx.is_sole_principal(client);
         if self.config.protocol == AgentProtocol::Acp {
-            self.durable.handle_connected(client);
+            self.receivers.durable.handle_connected(client);
         }
         self.router.handle_connected(client, principal, is_sole);
-        self.pressure.touch(client);
-        self.check_pressure(ctx);
+        self.receivers.processes.touch(client);
+        self.receivers.processes.check_pressure(ctx, &self.router);
     }
 
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
@@ -748,9 +469,12 @@ impl Service for Agent {
         };
         // The cost grows with the length, because every byte is parsed.
         ctx.spend(3 + text.len() / 512);
-        let first = self.durable.first(client, text, self.config.acp_resumable);
+        let first = self
+            .receivers
+            .durable
+            .first(client, text, self.config.acp_resumable);
         let begins = matches!(first, First::Cursors | First::Initialize);
-        if begins && turn_away(ctx, &self.durable, client) {
+        if begins && self.receivers.durable.turn_away(ctx, client) {
             return;
         }
         match first {
@@ -760,13 +484,13 @@ impl Service for Agent {
                 let is_new = !ctx.is_resumable(client);
                 let has_cursors = is_new && ctx.keep_for_return(client, RETAINED);
                 let id = || random_uuid().to_string();
-                self.durable.begin(client, has_cursors, id);
+                self.receivers.durable.begin(client, has_cursors, id);
             }
-            First::Initialize => self.durable.begin(client, false, String::new),
+            First::Initialize => self.receivers.durable.begin(client, false, String::new),
             First::Other => {}
         }
         let now = ctx.now();
-        self.pressure.touch(client);
+        self.receivers.processes.touch(client);
         self.with_router(ctx, |router, output| {
             router.handle_client_message(now, client, text, output)
         });
@@ -774,11 +498,7 @@ impl Service for Agent {
 
     fn start_program(&mut self, ctx: &mut Context, _: Option<ClientId>) {
         // A process that is not needed any more is not in the list.
-        let mut processes = self.processes.iter_mut();
-        let due = processes.position(|process| {
-            let process = process.as_mut();
-            process.is_some_and(|process| process.program.begin())
-        });
+        let due = self.receivers.processes.begin();
         if let Some(index) = due.filter(|_| !ctx.is_stopping()) {
             self.start(ctx, index);
         }
@@ -786,8 +506,8 @@ impl Service for Agent {
 
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
         let now = ctx.now();
-        self.durable.handle_disconnected(client);
-        self.tools.forget_client(client);
+        self.receivers.durable.handle_disconnected(client);
+        self.receivers.tools.forget_client(client);
         self.with_router(ctx, |router, output| {
             router.handle_disconnected(now, client, output)
         });
@@ -807,7 +527,7 @@ impl Service for Agent {
     }
 
     fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
-        self.tools.ready(ctx, source, readiness);
+        self.receivers.tools.ready(ctx, source, readiness);
         self.with_child(ctx, |child, ctx, line| {
             child.handle_ready(ctx, source, line)
         });
@@ -819,12 +539,10 @@ impl Service for Agent {
             let now = ctx.now();
             return self.with_router(ctx, |router, output| router.handle_timeout(now, output));
         }
-        let mut processes = self.processes.iter_mut().flatten();
-        let due = processes.find_map(|process| process.program.expire(timer).then_some(process));
-        if let Some(process) = due {
-            return process.program.queue(ctx);
+        if self.receivers.processes.expire(ctx, timer) {
+            return;
         }
-        if self.tools.timer(ctx, timer) {
+        if self.receivers.tools.timer(ctx, timer) {
             return self.show_terminals(ctx);
         }
         self.with_child(ctx, |child, ctx, line| child.handle_timer(ctx, timer, line));
@@ -832,14 +550,11 @@ impl Service for Agent {
     }
 
     fn orphans_changed(&mut self, ctx: &mut Context) {
-        self.tools.orphans_changed(ctx);
+        self.receivers.tools.orphans_changed(ctx);
     }
 
     fn is_ready(&self) -> bool {
-        let processes = self.processes.iter().enumerate();
-        let mut running = processes
-            .filter(|(_, process)| process.as_ref().is_some_and(|one| one.program.is_running()));
-        running.any(|(index, _)| !self.router.is_silent(index))
+        self.receivers.processes.is_any_ready(&self.router)
     }
 
     fn answer_times(&self) -> Option<Histogram> {
@@ -847,17 +562,17 @@ impl Service for Agent {
     }
 
     fn status(&self) -> StatusFields {
-        let tools = self.tools.figures();
-        figures::status(&self.router, &self.processes, self.ended_restarts, tools)
+        let tools = self.receivers.tools.figures();
+        figures::status(&self.router, &self.receivers.processes, tools)
     }
 
     fn metrics(&self, out: &mut Metrics) {
-        figures::metrics(out, &self.router, &self.processes, self.ended_restarts);
-        figures::count_tools(out, self.tools.figures());
+        figures::metrics(out, &self.router, &self.receivers.processes);
+        figures::count_tools(out, self.receivers.tools.figures());
     }
 
     fn held(&self) -> usize {
-        self.router.figures().history + self.batches.held() + self.tools.held()
+        self.router.figures().history + self.receivers.batches.held() + self.receivers.tools.held()
     }
 
     fn keeps_every_client(&self, _: ServiceId) -> bool {
@@ -866,7 +581,7 @@ impl Service for Agent {
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         self.router.clients(visit);
-        self.batches.clients().for_each(visit);
+        self.receivers.batches.clients().for_each(visit);
     }
 
     fn failure(&self) -> Option<&str> {
@@ -874,13 +589,11 @@ impl Service for Agent {
     }
 
     fn stopping(&mut self, ctx: &mut Context) {
-        for process in self.processes.iter_mut().flatten() {
-            process.program.stop(ctx);
-        }
-        self.tools.stop_all(ctx);
+        self.receivers.processes.stop(ctx);
+        self.receivers.tools.stop_all(ctx);
     }
 
     fn is_stopped(&self) -> bool {
-        self.tools.are_gone() && self.stopping.is_empty() && !figures::is_running(&self.processes)
+        self.receivers.tools.are_gone() && self.receivers.processes.are_gone()
     }
 }
