@@ -32,6 +32,8 @@ const agents = {
   "Claude Code": [bin("claude-code-acp")],
 };
 const cwd = process.env.AGENTS;
+/** Some agents take half a minute to start on a busy machine. */
+const PATIENCE = ["--initialize-timeout", "3m"];
 
 /** A client on the standard streams of a program. */
 function editor(command) {
@@ -86,7 +88,7 @@ async function restarts(command) {
   await new Promise((resolve) => holder.close(resolve));
   const env = { ...process.env, OUTRIGGER_TOKEN: "secret" };
   const begin = async () => {
-    const options = ["agent", "--listen", `127.0.0.1:${port}`, "--", ...command];
+    const options = ["agent", "--listen", `127.0.0.1:${port}`, ...PATIENCE, "--", ...command];
     const child = spawn(process.env.OUTRIGGER, options, { stdio: ["ignore", "pipe", "ignore"], cwd, env });
     await once(child.stdout, "data");
     return child;
@@ -118,7 +120,7 @@ const named = process.argv.slice(2);
 for (const [name, command] of Object.entries(agents)) {
   if (named.length > 0 && !named.includes(name)) continue;
   const direct = await talk(editor(command));
-  const server = await start("agent", "--no-auth", "--", ...command);
+  const server = await start("agent", "--no-auth", ...PATIENCE, "--", ...command);
   assert.deepEqual(await talk(socket(server.url)), direct);
   const proxy = await cutter(new URL(server.url).port, { cuts: 20, bytes: 600 });
   const url = new URL(server.url);
