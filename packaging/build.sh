@@ -124,13 +124,14 @@ END
 {
   "name": "$NPM-client",
   "version": "$version",
-  "description": "A WebSocket that survives cuts: every message arrives exactly once and in order; an addon for xterm.js",
+  "description": "A WebSocket that survives cuts: every message arrives exactly once and in order; an addon for xterm.js; a connection to agents",
   "license": "MIT OR Apache-2.0",
   "repository": "$REPOSITORY",
   "keywords": ["websocket", "reconnect", "resume", "acp", "terminal", "xterm"],
   "type": "module",
   "exports": {
     ".": {"types": "./index.d.ts", "default": "./index.js"},
+    "./acp": {"types": "./acp.d.ts", "default": "./acp.js"},
     "./xterm": {"types": "./xterm.d.ts", "default": "./xterm.js"}
   },
   "types": "./index.d.ts",

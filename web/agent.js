@@ -6,10 +6,8 @@ import { AgentClient } from "./agent_client.js";
 import { Composer } from "./agent_composer.js";
 import { ownSessions, SessionView } from "./agent_session.js";
 import { list } from "./agent_tools.js";
-import { api, askForToken, delay, element, fragment, pagePath, serverUrl, session, token } from "./common.js";
+import { $, api, askForToken, delay, element, field, fragment, pagePath, serverUrl, session, token } from "./common.js";
 import { makeDialog, note, plain, setHidden, setText, showDialog } from "./view.js";
-
-const $ = (id) => document.getElementById(id);
 
 /** The most sessions that are listed. */
 const MOST_SESSIONS = 5000;
@@ -107,7 +105,8 @@ function chooser(label, items, current, choose) {
     await choose(select.value).catch(({ message }) => note(message, true));
     showState();
     // The element is a new one.
-    [...$("settings").children].find(({ title }) => title === label)?.focus();
+    const selects = [...$("settings").querySelectorAll("select")];
+    selects.find(({ title }) => title === label)?.focus();
   });
   return select;
 }
@@ -208,7 +207,7 @@ function showSessions() {
   setHidden($("no-sessions"), items.length > 0 || !client);
   if ($("sessions").shown === key) return;
   $("sessions").shown = key;
-  const focused = document.activeElement?.dataset?.id;
+  const focused = document.activeElement instanceof HTMLElement ? document.activeElement.dataset.id : undefined;
   $("sessions").replaceChildren(
     ...items.map(({ sessionId, name, about, mark, isCurrent }) =>
       element(
@@ -366,7 +365,7 @@ async function newSession() {
   showList(false);
   const cwd = await askForDirectory();
   if (!cwd) return;
-  $("new").disabled = true;
+  field("new").disabled = true;
   try {
     for (;;) {
       try {
@@ -385,7 +384,7 @@ async function newSession() {
   } catch (error) {
     note(error.message, true);
   } finally {
-    $("new").disabled = false;
+    field("new").disabled = false;
   }
 }
 $("new").addEventListener("click", newSession);
@@ -450,8 +449,15 @@ const early = [];
 
 /** Connects to the agent. Resolves with whether that has succeeded; `reason` says why not. */
 async function connect() {
-  const made = new AgentClient();
-  made.addEventListener("state", ({ detail }) => (detail.state === "gone" ? showLost(detail.text) : showFound()));
+  const made = new AgentClient({
+    ask(params, id, answer) {
+      const view = views.get(params.sessionId);
+      if (view) view.transcript.permission(params, id, answer);
+      else answer();
+    },
+  });
+  made.addEventListener("cut", ({ detail }) => showLost(detail.reason));
+  for (const type of ["open", "resume"]) made.addEventListener(type, showFound);
   made.addEventListener("notification", ({ detail: { method, params } }) => {
     if (method === "$/cancel_request") {
       for (const one of views.values()) one.transcript.withdraw(params.requestId);
@@ -460,11 +466,6 @@ async function connect() {
     const known = views.get(params.sessionId);
     if (known) known.handle(method, params);
     else if (early.length < 100) early.push({ method, params });
-  });
-  made.addEventListener("request", ({ detail: { params, id } }) => {
-    const answer = (optionId) => made.answer(id, { outcome: optionId === undefined ? { outcome: "cancelled" } : { outcome: "selected", optionId } });
-    if (views.has(params.sessionId)) views.get(params.sessionId).transcript.permission(params, id, answer);
-    else made.answer(id, { outcome: { outcome: "cancelled" } });
   });
   await made.initialize();
   client = made;

@@ -1,6 +1,6 @@
 // A session of the agent as this page sees it. The page controls it, observes it beside the client that controls it, or only views it.
 
-import { isObject, openSocket, parse } from "./agent_client.js";
+import { AgentClient, isObject } from "./agent_client.js";
 import { list } from "./agent_tools.js";
 import { Transcript } from "./agent_transcript.js";
 import { storage } from "./common.js";
@@ -47,8 +47,14 @@ export class SessionView extends EventTarget {
   role = "opening";
   /** The name of the client that controls the session, if it is another one. */
   controller = "";
-  modes; models; options;
-  #client; #socket;
+  directory = "";
+  title = "";
+  modes;
+  models;
+  options;
+  /** The page's connection, and the one of a view. */
+  #client;
+  #own;
   /** The prompt that the agent is working on. */
   #sent;
   /** Whether the agent is about to send everything again. */
@@ -213,18 +219,16 @@ export class SessionView extends EventTarget {
   /** Views the session on a connection of its own, for which a link is enough. Resolves once it is known whether that works. */
   view() {
     return new Promise((resolve) => {
-      const socket = openSocket({ watch: this.id });
-      this.#socket = socket;
-      socket.addEventListener("message", ({ data }) => {
-        const { method, params = {}, id } = parse(data) ?? {};
-        if (this.#socket !== socket) return;
-        if (method === "$/cancel_request") return this.transcript.withdraw(params.requestId);
-        // With a link that permits it, this page may answer.
-        if (method === "session/request_permission" && id !== undefined) {
-          const answer = (optionId) => socket.send(JSON.stringify({ jsonrpc: "2.0", id, result: { outcome: optionId === undefined ? { outcome: "cancelled" } : { outcome: "selected", optionId } } }));
-          return this.transcript.permission(params, id, answer);
-        }
-        if (method === "_outrigger/watching") {
+      // With a link that permits it, this page may answer.
+      const ask = (params, id, answer) => {
+        if (this.#own === own) this.transcript.permission(params, id, answer);
+      };
+      const own = new AgentClient({ ask, query: { watch: this.id } });
+      this.#own = own;
+      own.addEventListener("notification", ({ detail: { method, params } }) => {
+        if (this.#own !== own) return;
+        if (method === "$/cancel_request") this.transcript.withdraw(params.requestId);
+        else if (method === "_outrigger/watching") {
           this.transcript.clear();
           this.isCut = Boolean(params._meta?.outrigger?.historyCut);
           const [other] = list(params.connectedClients);
@@ -232,13 +236,12 @@ export class SessionView extends EventTarget {
           this.#set("viewer");
           resolve(true);
         } else this.handle(method, params);
-        return undefined;
       });
       const tell = (state, text) => this.dispatchEvent(new CustomEvent("connection", { detail: { state, text } }));
-      socket.addEventListener("cut", ({ reason }) => tell("gone", reason));
-      socket.addEventListener("resume", () => tell("live", "connected"));
-      socket.addEventListener("close", ({ code, reason, status }) => {
-        if (this.#socket !== socket) return resolve(false);
+      own.addEventListener("cut", ({ detail: { reason } }) => tell("gone", reason));
+      own.addEventListener("resume", () => tell("live", "connected"));
+      own.addEventListener("close", ({ detail: { code, reason, status } }) => {
+        if (this.#own !== own) return resolve(false);
         const wasOpen = this.role === "viewer";
         this.reason = reason;
         if (wasOpen && status === 410) return resolve(this.view());
@@ -401,8 +404,8 @@ export class SessionView extends EventTarget {
 
   /** The connection has ended, and this view with it. */
   close() {
-    const socket = this.#socket;
-    this.#socket = undefined;
-    socket?.close();
+    const own = this.#own;
+    this.#own = undefined;
+    own?.close();
   }
 }

@@ -235,9 +235,19 @@ export function askForToken(reason) {
   return asking;
 }
 
+/** The element with an id. */
+export const $ = (id) => document.getElementById(id);
+
+/**
+ * The field of a form with an id.
+ * @returns {HTMLInputElement}
+ */
+export const field = (id) => /** @type {HTMLInputElement} */ ($(id));
+
 /**
  * Creates an element. An attribute whose name begins with "on" is a listener; true is an attribute without a value; undefined,
  * null and false are left out, as among the children. Children are nodes, texts, or arrays of these.
+ * @returns {any} the element
  */
 export function element(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);

@@ -12,4 +12,5 @@ take() {
 }
 take resumable.js index.js
 take outrigger_addon.js xterm.js
+take acp.js acp.js
 cp packaging/npm-client/*.d.ts "$out"

@@ -8,6 +8,7 @@ const os = require("node:os");
 const path = require("node:path");
 const { chromium } = require("playwright-core");
 const zlib = require("node:zlib");
+const { pathToFileURL } = require("node:url");
 const typescript = require("typescript");
 const { start } = require("./server.js");
 
@@ -197,6 +198,7 @@ function likeTheExample(ResumableWebSocket) {
 function checkPackage(compilerOptions, folder) {
   const size = zlib.gzipSync(fs.readFileSync(path.join(folder, "index.js")), { level: 9 }).length;
   assert.ok(size < 5000, `${size} bytes`);
+  const others = ["xterm.js", "acp.js"].map((name) => zlib.gzipSync(fs.readFileSync(path.join(folder, name)), { level: 9 }).length);
   const use = path.join(folder, "use.ts");
   fs.writeFileSync(use, `import { ResumableWebSocket } from "./index.js";
     const socket = new ResumableWebSocket(() => "/acp", "outrigger", { early: true, unauthorized: async () => {} });
@@ -205,9 +207,49 @@ function checkPackage(compilerOptions, folder) {
     const plain: Pick<WebSocket, "send" | "close" | "readyState" | "bufferedAmount" | "url" | "protocol" | "extensions" | "OPEN"> = socket;
     plain.send("x");
     socket.confirm(socket.sent);`);
-  const program = typescript.createProgram([use], { ...compilerOptions, moduleResolution: typescript.ModuleResolutionKind.Bundler });
+  const agent = path.join(folder, "agent.ts");
+  fs.writeFileSync(agent, `import { AgentConnection, RequestError } from "./acp.js";
+    const agent = new AgentConnection("/acp", { protocols: "outrigger", minDelay: 10, request: ({ method, params, signal }) => signal.aborted ? undefined : [method, params] });
+    agent.addEventListener("notification", ({ detail: { method, params } }) => console.log(method.length, params));
+    agent.addEventListener("close", ({ detail: { code, status } }) => console.log(code + status));
+    agent.request("a", { b: 1 }).catch((error) => error instanceof RequestError && error.code + error.status);`);
+  const program = typescript.createProgram([use, agent], { ...compilerOptions, moduleResolution: typescript.ModuleResolutionKind.Bundler });
   assert.deepEqual(typescript.getPreEmitDiagnostics(program).map(({ messageText }) => messageText), []);
-  console.log(`  the package: its types, and ${size} bytes compressed ok`);
+  console.log(`  the package: its types, and ${size} bytes compressed ok; the addon adds ${others[0]}, the agents' connection ${others[1]}`);
+}
+
+/** A conversation with an agent over a connection that is cut often: nothing is lost, and what is open at the end fails. */
+async function conversation(AgentConnection, url) {
+  const cutter = new Cutter();
+  const asked = [];
+  let text = "";
+  const connection = new AgentConnection(await cutter.start(url, 2000), {
+    minDelay: 10,
+    request({ method, params }) {
+      asked.push(method);
+      return { outcome: { outcome: "selected", optionId: params.options.find(({ kind }) => kind.startsWith("allow")).optionId } };
+    },
+  });
+  connection.addEventListener("notification", ({ detail: { params } }) => { text += params.update.content?.text ?? ""; });
+  assert.equal((await connection.initialize()).protocolVersion, 1);
+  const { sessionId } = await connection.request("session/new", { cwd: "/", mcpServers: [] });
+  const ask = (words) => connection.request("session/prompt", { sessionId, prompt: [{ type: "text", text: words }] });
+  for (let prompt = 1; cutter.cuts < 5 || prompt < 3; prompt++) {
+    assert.deepEqual(await ask("hello"), { stopReason: "end_turn" });
+    assert.match(text, new RegExp(`This is prompt ${prompt} of this session`));
+  }
+  await ask("/permission");
+  assert.match(text, /You allowed it, and nothing was done\./);
+  assert.deepEqual(asked, ["session/request_permission"]);
+  await assert.rejects(connection.request("no/such/method"), ({ code, isLost }) => code === -32601 && !isLost);
+  // Nobody asks the agent any more.
+  cutter.goOffline();
+  const lost = assert.rejects(ask("lost"), ({ code, isLost }) => code === 0 && isLost);
+  connection.close();
+  await lost;
+  await assert.rejects(ask("too late"), ({ isLost }) => isLost);
+  cutter.stop();
+  console.log(`  the package: a conversation with an agent, cut ${cutter.cuts} times ok`);
 }
 
 /** Messages of a server that does not resume arrive as they are, even if they begin as the server's own do. */
@@ -280,6 +322,8 @@ async function main() {
   const forgetful = await start("echo", "--resume-grace", "300ms");
   const servers = { both: { echo: new URL("/echo", both.url).href, agent: new URL("/acp", both.url).href }, forgetful: forgetful.url };
 
+  fs.writeFileSync(path.join(folder, "package.json"), '{"type":"module"}');
+  await conversation((await import(pathToFileURL(path.join(folder, "acp.js")))).AgentConnection, servers.both.agent);
   await plainServer(ResumableWebSocket);
   await heartbeats(ResumableWebSocket, servers.both.echo);
   await check("node", (work, ...args) => work(module.Resuming, ...args), () => {}, servers);
