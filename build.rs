@@ -156,6 +156,7 @@ mod pages {
         "terminal.css",
         "terminal.html",
         "terminal.js",
+        "terminal_core.js",
     ];
 
     /// Writes the files, compressed unless they are HTML, and a table of them, to the folder for generated files.

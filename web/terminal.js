@@ -9,8 +9,9 @@ import { SearchAddon } from "./addon-search.mjs";
 import { SerializeAddon } from "./addon-serialize.mjs";
 import { UnicodeGraphemesAddon } from "./addon-unicode-graphemes.mjs";
 import { WebLinksAddon } from "./addon-web-links.mjs";
-import { askForToken, element, formatBytes, formatDuration, fragment, pagePath, serverUrl, session, socketProtocols, storage } from "./common.js";
+import { $, askForToken, element, field, formatBytes, formatDuration, fragment, pagePath, serverUrl, session, socketProtocols, storage } from "./common.js";
 import { OutriggerAddon, isProcessPath } from "./outrigger_addon.js";
+import { correctReverseVideo, moveFieldWithRows } from "./terminal_core.js";
 
 const FONT_SIZE = "outrigger.terminal.fontSize";
 const READER = "outrigger.terminal.screenReader";
@@ -57,8 +58,7 @@ const MATCHES = {
   light: { matchBackground: "#ffe9a8", activeMatchBackground: "#ffc64d", matchOverviewRuler: "#e0a100", activeMatchColorOverviewRuler: "#865200" },
 };
 
-const find = (id) => document.getElementById(id);
-const frame = find("frame");
+const frame = $("frame");
 const name = location.pathname.match(/\/by-name\/([^/]+)(\/attach)?$/)?.[1];
 const isProcess = isProcessPath(location.pathname);
 const place = name ?? (isProcess ? `Process ${location.pathname.split("/").at(-2).slice(0, 8)}` : "Terminal");
@@ -109,6 +109,8 @@ const terminal = new Terminal({
 });
 // Lets a program or a test look at the screen.
 window.outriggerTerminal = terminal;
+/** What xterm.js does not offer to pages. */
+const core = /** @type {any} */ (terminal)._core;
 
 const fit = new FitAddon();
 const serialize = new SerializeAddon();
@@ -132,7 +134,7 @@ terminal.loadAddon(new WebLinksAddon((_event, target) => openLink(target), {
  */
 function show(data) {
   writing = true;
-  try { terminal._core.writeSync(data); } finally { writing = false; }
+  try { core.writeSync(data); } finally { writing = false; }
   recent.push(data);
   recentBytes += data.length;
   while (recentBytes - recent[0].length >= LONGEST_SEQUENCE) recentBytes -= recent.shift().length;
@@ -148,7 +150,7 @@ function openLink(target) {
 }
 
 function showLink(target) {
-  find("link").textContent = target;
+  $("link").textContent = target;
 }
 
 /** WebGL is faster than the DOM if a GPU draws it. Only then, its code is loaded. */
@@ -208,12 +210,15 @@ function layout() {
     const proposed = fit.proposeDimensions();
     if (proposed && proposed.rows > 0 && proposed.cols > 1) resize(proposed);
   }
-  find("size").textContent = `${terminal.cols}×${terminal.rows}`;
+  $("size").textContent = `${terminal.cols}×${terminal.rows}`;
 }
+
+/** @returns {HTMLElement} the element with the rows */
+const screenElement = () => terminal.element.querySelector(".xterm-screen");
 
 /** Chooses the largest letters with which the whole screen fits. */
 function scale() {
-  const screen = terminal.element.querySelector(".xterm-screen");
+  const screen = screenElement();
   const style = getComputedStyle(frame);
   const width = frame.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
   const height = frame.clientHeight - parseFloat(style.paddingTop) - parseFloat(style.paddingBottom);
@@ -325,19 +330,19 @@ function update() {
   const { state } = connection;
   // A short cut is not worth a word.
   const young = state.name === "lost" && !cutOften(state) && Date.now() - state.since < 400;
-  if (young && find("bar").dataset.state === "open") {
+  if (young && $("bar").dataset.state === "open") {
     settle = setTimeout(update, 400);
     return;
   }
   const { kind, text, ticks, actions = [] } = describe(state);
-  find("bar").dataset.state = kind;
-  if (find("state").textContent !== text) find("state").textContent = text;
+  $("bar").dataset.state = kind;
+  if ($("state").textContent !== text) $("state").textContent = text;
   const key = JSON.stringify([state.name, actions]);
   if (key !== actionsKey) {
     actionsKey = key;
-    const focused = find("actions").contains(document.activeElement);
+    const focused = $("actions").contains(document.activeElement);
     const buttons = actions.map(({ text, act }) => element("button", { type: "button", onclick: () => { terminal.focus(); act(); } }, text));
-    find("actions").replaceChildren(...buttons);
+    $("actions").replaceChildren(...buttons);
     if (focused) (buttons[0] ?? terminal).focus();
   }
   clearInterval(ticking);
@@ -345,7 +350,7 @@ function update() {
     const now = Date.now();
     const since = formatDuration((now - state.since) / 1000);
     const next = state.next > now + 500 ? `, next attempt in ${formatDuration((state.next - now) / 1000 + 0.5)}` : "";
-    find("ticker").textContent = ticks ? `(${since}${next})` : "";
+    $("ticker").textContent = ticks ? `(${since}${next})` : "";
   };
   tick();
   if (ticks) ticking = setInterval(tick, 1000);
@@ -355,7 +360,7 @@ let noteTimer;
 /** Says something for a few seconds. `action` is a button beside it: `{text, act}`. */
 function note(text, action) {
   const button = action && element("button", { type: "button", onclick: () => { note(""); terminal.focus(); action.act(); } }, action.text);
-  find("note").replaceChildren(text, ...(button ? [" ", button] : []));
+  $("note").replaceChildren(text, ...(button ? [" ", button] : []));
   clearTimeout(noteTimer);
   if (text) noteTimer = setTimeout(() => note(""), action ? 30_000 : 8000);
 }
@@ -523,7 +528,7 @@ terminal.onBinary((text) => send(Uint8Array.from(text, (letter) => letter.charCo
 terminal.onBell(ring);
 terminal.onTitleChange((text) => { title = text.slice(0, 200); showTitle(); });
 terminal.onResize(({ rows, cols }) => {
-  find("size").textContent = `${cols}×${rows}`;
+  $("size").textContent = `${cols}×${rows}`;
 });
 
 /** Copies the selection. */
@@ -588,7 +593,7 @@ terminal.attachCustomKeyEventHandler((event) => {
 function shortcut(event) {
   if (!event.ctrlKey || event.altKey || event.metaKey) return undefined;
   if (event.shiftKey && event.code === "KeyF") return openSearch;
-  if (event.shiftKey && event.code === "KeyE") return () => find("find-open").focus();
+  if (event.shiftKey && event.code === "KeyE") return () => $("find-open").focus();
   if (event.key === "+" || event.key === "=" || event.code === "NumpadAdd") return () => setFontSize(fontSize + 1);
   if (event.key === "-" || event.code === "NumpadSubtract") return () => setFontSize(fontSize - 1);
   if (!event.shiftKey && (event.key === "0" || event.code === "Numpad0")) return () => setFontSize(defaultFontSize());
@@ -601,11 +606,11 @@ addEventListener("keydown", (event) => {
   if (!act && !again) return;
   event.preventDefault();
   event.stopImmediatePropagation();
-  if (act) act(); else find("actions").querySelector("button")?.click();
+  if (act) act(); else $("actions").querySelector("button")?.click();
 }, true);
 
 // A paste cannot end its own brackets, and a huge one does not fill the memory.
-find("terminal").addEventListener("paste", (event) => {
+$("terminal").addEventListener("paste", (event) => {
   event.preventDefault();
   event.stopPropagation();
   paste(event.clipboardData?.getData("text/plain") ?? "");
@@ -617,7 +622,12 @@ function paste(text) {
   terminal.paste(terminal.modes.bracketedPasteMode ? text.replaceAll("\x1b", "") : text);
 }
 
-/** Shows a dialog, which is gone once it is closed. The last button is a submit button, with `act`. */
+/**
+ * Shows a dialog, which is gone once it is closed. The last button is a submit button, with `act`.
+ * @param {string} title
+ * @param {any} content
+ * @param {{close?: string, submit?: string, act?: () => unknown}} [options]
+ */
 function showDialog(title, content, { close = "Close", submit, act } = {}) {
   const cancel = element("button", { type: submit ? "button" : "submit" }, close);
   const form = element("form", {}, element("h1", { id: "dialog-title" }, title), content,
@@ -677,63 +687,63 @@ function openSettings() {
   const fields = element("div", { class: "fields" }, row("Theme", theme), row("Font", font), row("Size", size));
   showDialog("Settings", fields);
 }
-find("settings").addEventListener("click", openSettings);
+$("settings").addEventListener("click", openSettings);
 
 // The search bar.
 
 const options = () => ({
-  caseSensitive: find("find-case").ariaPressed === "true",
-  regex: find("find-regex").ariaPressed === "true",
+  caseSensitive: $("find-case").ariaPressed === "true",
+  regex: $("find-regex").ariaPressed === "true",
   decorations: isDark() ? MATCHES.dark : MATCHES.light,
 });
 
 /** Finds the next match. Terminals grow downwards, so a search begins at the end and goes up. */
 function seek(forward) {
-  const text = find("find-text").value;
-  if (!text) { search.clearDecorations(); find("find-count").textContent = ""; find("find").classList.remove("none"); return; }
+  const text = field("find-text").value;
+  if (!text) { search.clearDecorations(); $("find-count").textContent = ""; $("find").classList.remove("none"); return; }
   try {
     if (forward) search.findNext(text, options()); else search.findPrevious(text, options());
-  } catch { find("find-count").textContent = "invalid"; }
+  } catch { $("find-count").textContent = "invalid"; }
 }
 
 function openSearch() {
-  find("find").hidden = false;
+  $("find").hidden = false;
   const selected = terminal.getSelection();
-  if (selected && !selected.includes("\n")) find("find-text").value = selected;
-  find("find-text").focus();
-  find("find-text").select();
+  if (selected && !selected.includes("\n")) field("find-text").value = selected;
+  $("find-text").focus();
+  field("find-text").select();
   seek(false);
 }
 
 function closeSearch() {
-  find("find").hidden = true;
+  $("find").hidden = true;
   search.clearDecorations();
   terminal.focus();
 }
 
 search.onDidChangeResults(({ resultIndex, resultCount }) => {
-  find("find").classList.toggle("none", resultCount === 0);
-  find("find-count").textContent = resultCount === 0 ? "none" : resultIndex < 0 ? `${resultCount}+` : `${resultIndex + 1} of ${resultCount}`;
+  $("find").classList.toggle("none", resultCount === 0);
+  $("find-count").textContent = resultCount === 0 ? "none" : resultIndex < 0 ? `${resultCount}+` : `${resultIndex + 1} of ${resultCount}`;
 });
-find("find").addEventListener("submit", (event) => { event.preventDefault(); seek(false); });
-find("find").addEventListener("keydown", (event) => {
+$("find").addEventListener("submit", (event) => { event.preventDefault(); seek(false); });
+$("find").addEventListener("keydown", (event) => {
   if (event.key === "Escape") closeSearch();
-  if (event.key === "Enter" && event.shiftKey && event.target === find("find-text")) { event.preventDefault(); seek(true); }
+  if (event.key === "Enter" && event.shiftKey && event.target === $("find-text")) { event.preventDefault(); seek(true); }
 });
-find("find-text").addEventListener("input", () => seek(false));
-find("find-next").addEventListener("click", () => seek(true));
-find("find-close").addEventListener("click", closeSearch);
-find("find-open").addEventListener("click", openSearch);
+$("find-text").addEventListener("input", () => seek(false));
+$("find-next").addEventListener("click", () => seek(true));
+$("find-close").addEventListener("click", closeSearch);
+$("find-open").addEventListener("click", openSearch);
 for (const id of ["find-case", "find-regex"]) {
-  find(id).addEventListener("click", () => { find(id).ariaPressed = String(find(id).ariaPressed !== "true"); seek(false); });
+  $(id).addEventListener("click", () => { $(id).ariaPressed = String($(id).ariaPressed !== "true"); seek(false); });
 }
 
 // Screen readers.
 
 function showReader() {
-  find("reader").ariaPressed = String(terminal.options.screenReaderMode);
+  $("reader").ariaPressed = String(terminal.options.screenReaderMode);
 }
-find("reader").addEventListener("click", () => {
+$("reader").addEventListener("click", () => {
   terminal.options.screenReaderMode = !terminal.options.screenReaderMode;
   store(READER, terminal.options.screenReaderMode);
   showReader();
@@ -768,7 +778,7 @@ const modifierKeys = {};
 const touchScreen = matchMedia("(pointer: coarse)");
 
 function showKeys() {
-  find("keys").hidden = !touchScreen.matches || connection.viewer;
+  $("keys").hidden = !touchScreen.matches || connection.viewer;
 }
 
 function release() {
@@ -781,8 +791,8 @@ function release() {
 const more = element("button", { type: "button", "aria-label": "More keys", "aria-expanded": "false", "aria-controls": "more-keys", tabindex: "-1" }, "⋯");
 more.addEventListener("mousedown", (event) => event.preventDefault());
 more.addEventListener("click", () => {
-  find("more-keys").hidden = !find("more-keys").hidden;
-  more.ariaExpanded = String(!find("more-keys").hidden);
+  $("more-keys").hidden = !$("more-keys").hidden;
+  more.ariaExpanded = String(!$("more-keys").hidden);
   relayout();
 });
 
@@ -808,18 +818,18 @@ function makeKey([text, name, act, once]) {
   }
   return button;
 }
-find("main-keys").append(...KEYS.map(makeKey), more);
-find("more-keys").append(...MORE_KEYS.map(makeKey));
+$("main-keys").append(...KEYS.map(makeKey), more);
+$("more-keys").append(...MORE_KEYS.map(makeKey));
 
 // A finger scrolls. In a full-screen program it turns the mouse's wheel.
 let finger;
 const touched = (event) => event.touches.length === 1 ? { x: event.touches[0].clientX, y: event.touches[0].clientY } : undefined;
-find("terminal").addEventListener("touchstart", (event) => { finger = touched(event); }, { passive: true });
-find("terminal").addEventListener("touchmove", (event) => {
+$("terminal").addEventListener("touchstart", (event) => { finger = touched(event); }, { passive: true });
+$("terminal").addEventListener("touchmove", (event) => {
   const at = touched(event);
   if (!at || !finger) { finger = undefined; return; }
   event.preventDefault();
-  const screen = terminal.element.querySelector(".xterm-screen");
+  const screen = screenElement();
   const lines = Math.trunc((finger.y - at.y) * terminal.rows / screen.offsetHeight);
   if (!lines) return;
   finger = at;
@@ -924,10 +934,12 @@ async function learn() {
   if (about?.scope === "watch") connection.watchOnly();
 }
 
-find("app").hidden = false;
+$("app").hidden = false;
 touchScreen.addEventListener("change", showKeys);
 showKeys();
-terminal.open(find("terminal"));
+terminal.open($("terminal"));
+correctReverseVideo(core);
+moveFieldWithRows(core);
 terminal.textarea.setAttribute("aria-describedby", "help");
 chooseRenderer();
 restore();
@@ -939,7 +951,7 @@ update();
 new ResizeObserver(relayout).observe(frame);
 window.visualViewport?.addEventListener("resize", relayout);
 window.visualViewport?.addEventListener("scroll", relayout);
-frame.addEventListener("click", (event) => { if (!find("find").contains(event.target)) terminal.focus(); });
+frame.addEventListener("click", (event) => { if (!$("find").contains(/** @type {Node} */ (event.target))) terminal.focus(); });
 await learn();
 terminal.loadAddon(connection);
 terminal.focus();

@@ -63,6 +63,8 @@ run_browser() {
 # The pages: types, formatting, common mistakes, and the tests of modules that need no browser.
 run_web_style() {
   node_modules
+  # The types of xterm.js and marked.
+  [ -d web/node_modules ] || web/build.sh
   "$tools/node_modules/.bin/tsc" -p web
   (cd web && "$tools/node_modules/.bin/biome" ci --reporter=summary .)
   node --test tests/pages/
@@ -70,7 +72,10 @@ run_web_style() {
 # The pages in browsers, with a program that has the feature `web`.
 run_web_terminal() {
   node_modules
-  NODE_PATH=$tools/node_modules node tests/interop/web_terminal.js
+  export NODE_PATH=$tools/node_modules
+  node tests/interop/web_terminal.js
+  node tests/interop/web_cuts.js
+  node tests/interop/web_renderers.js
 }
 run_web_others() {
   node_modules

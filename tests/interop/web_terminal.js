@@ -1,213 +1,12 @@
-// The terminal page in headless Chromium, on real programs: bash, vim, htop and Python.
+// The terminal page in headless Chromium, on real programs: bash, vim, htop, mc and Python. What it shows, keys, the mouse, touch, sharing, and
+// access for everyone.
 //
 // usage: OUTRIGGER=... NODE_PATH=... node tests/interop/web_terminal.js [PART...]      all parts by default
-// env:   SCREENSHOTS=DIR: saves what the page looks like in this directory
-//        WEB=web: takes the scripts and style sheets from this directory, so that a change needs no build
+// env:   see web_page.js
 const assert = require("node:assert/strict");
-const crypto = require("node:crypto");
 const fs = require("node:fs");
-const net = require("node:net");
-const os = require("node:os");
 const path = require("node:path");
-const { chromium } = require("playwright-core");
-const { start } = require("./server.js");
-
-const QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-  "--disable-background-networking", "--disable-component-update"];
-const TOKEN = "a-token-of-this-test-alone";
-const DEADLINE = Number(process.env.DEADLINE ?? 30_000);
-const MEGABYTE = 1_000_000;
-process.env.OUTRIGGER_TOKEN = TOKEN;
-
-const folder = fs.mkdtempSync(path.join(os.tmpdir(), "outrigger-web-"));
-const sha256 = (data) => crypto.createHash("sha256").update(data).digest("hex");
-const script = (name, text) => {
-  const file = path.join(folder, name);
-  fs.writeFileSync(file, text);
-  return file;
-};
-
-/** Passes connections to the server, and cuts them on request, or `early`: each WebSocket after its first message. */
-class Cutter {
-  early = false;
-  cuts = 0; online = true; frozen = false; upgrades = 0; sockets = new Set(); #pairs = new Set(); #server;
-
-  async start(port) {
-    this.port = port;
-    this.#server = net.createServer((near) => {
-      if (!this.online) return near.resetAndDestroy();
-      if (this.frozen) return this.sockets.add(near.pause().on("error", () => {}));
-      const far = net.connect(this.port, "127.0.0.1");
-      const cut = () => { near.resetAndDestroy(); far.resetAndDestroy(); };
-      this.#pairs.add(cut);
-      for (const [from, to] of [[near, far], [far, near]]) {
-        from.on("error", () => {}).on("close", () => { to.destroySoon(); this.#pairs.delete(cut); });
-        from.pipe(to);
-        this.sockets.add(from);
-      }
-      let upgraded = false;
-      near.on("data", (data) => {
-        if (upgraded || !/^upgrade: websocket/im.test(data)) return;
-        upgraded = true;
-        this.upgrades++;
-        let answer = "";
-        far.on("data", (data) => {
-          answer = (answer + data.toString("latin1")).slice(0, 4096);
-          if (this.early && !answer.endsWith("\r\n\r\n")) near.end();
-        });
-      });
-    }).listen(0, "127.0.0.1");
-    await new Promise((done) => this.#server.once("listening", done));
-    return this.#server.address().port;
-  }
-
-  cut() { this.cuts++; for (const cut of this.#pairs) cut(); }
-  /** The network is dead: nothing arrives any more, in open and in new connections, and nobody says so. */
-  freeze() { this.frozen = true; for (const socket of this.sockets) { socket.unpipe(); socket.pause(); } }
-  /** New connections arrive again. */
-  thaw() { this.frozen = false; for (const socket of this.sockets) socket.destroy(); }
-  goOffline() { this.online = false; this.cut(); }
-  goOnline() { this.online = true; }
-  stop() { this.goOffline(); this.#server.close(); }
-}
-
-/** A server with its page's address. */
-async function serve(command, ...args) {
-  const server = await start(command, ...args);
-  const url = new URL(server.url);
-  return { ...server, port: Number(url.port), path: url.pathname, base: `http://${url.host}` };
-}
-
-const bash = (...options) => serve("terminal", ...options, "--env", "PS1=$ ", "--", "bash", "--norc");
-
-/** Takes the files of the pages from a directory, and those of npm packages from `dist` in it. */
-function serveFrom(context, directory) {
-  const types = { css: "text/css", js: "text/javascript", mjs: "text/javascript" };
-  const content = (name) => [directory, path.join(directory, "dist")].map((one) => path.join(one, name)).find((file) => fs.existsSync(file));
-  // Chromium keeps a page that did not come from the network away from this machine's servers, so HTML comes from the server.
-  return context.route((url) => url.pathname.includes("/.outrigger/web/"), (route) => {
-    const name = path.basename(new URL(route.request().url()).pathname);
-    const file = content(name);
-    return file ? route.fulfill({ body: fs.readFileSync(file), contentType: types[name.split(".").at(-1)] }) : route.continue();
-  });
-}
-
-/** A terminal page. Everything that goes wrong in it fails the test. */
-class Page {
-  wrong = [];
-
-  static async open(browser, url, options = {}) {
-    const self = new Page();
-    self.context = options.context ?? await browser.newContext({ viewport: { width: 900, height: 500 }, ...options });
-    if (process.env.WEB) await serveFrom(self.context, process.env.WEB);
-    const page = self.page = await self.context.newPage();
-    self.origin = new URL(url).origin;
-    page.setDefaultTimeout(DEADLINE);
-    page.on("pageerror", (error) => self.wrong.push(String(error.stack)));
-    page.on("console", (message) => {
-      // Cuts, and tokens that are refused on purpose.
-      if (message.type() === "error" && !/WebSocket connection|Failed to load resource/.test(message.text())) self.wrong.push(message.text());
-    });
-    page.on("request", (request) => {
-      const { origin, protocol } = new URL(request.url());
-      if (protocol !== "data:" && origin !== self.origin) self.wrong.push(`a request to ${request.url()}`);
-      if (request.url().includes(TOKEN)) self.wrong.push(`the token in ${request.url()}`);
-    });
-    page.on("websocket", (socket) => {
-      if (socket.url().includes(TOKEN)) self.wrong.push("the token in the URL of the WebSocket");
-      if (new URL(socket.url()).host !== new URL(url).host) self.wrong.push(`a WebSocket to ${socket.url()}`);
-    });
-    self.dialogs = [];
-    page.on("dialog", (dialog) => { self.dialogs.push(dialog.type()); dialog.accept().catch(() => {}); });
-    await page.goto(url);
-    return self;
-  }
-
-  type(text) { return this.page.keyboard.type(text); }
-  press(key) { return this.page.keyboard.press(key); }
-  lines() {
-    return this.page.evaluate(() => {
-      const buffer = outriggerTerminal.buffer.active;
-      return Array.from({ length: buffer.length }, (_, at) => buffer.getLine(at).translateToString(true));
-    });
-  }
-  async shows(text) {
-    await this.page.waitForFunction((text) => {
-      const buffer = globalThis.outriggerTerminal?.buffer.active;
-      if (!buffer) return false;
-      const lines = Array.from({ length: buffer.length }, (_, at) => buffer.getLine(at).translateToString(true).trimEnd());
-      return `\n${lines.join("\n")}`.includes(text);
-    }, text).catch(async (error) => { throw new Error(`"${text}" is not shown: ${error.message}\n${(await this.lines()).join("\n").trim().slice(-2000)}\n${await this.bar()}`); });
-  }
-  bar() { return this.page.locator("#bar").innerText(); }
-  async says(pattern) {
-    await this.page.waitForFunction(({ source, flags }) => new RegExp(source, flags).test(document.querySelector("#bar").innerText), { source: pattern.source, flags: pattern.flags })
-      .catch(async (error) => { throw new Error(`the status bar does not say ${pattern}: ${error.message}\n${await this.bar()}`); });
-  }
-  size() { return this.page.evaluate(() => [outriggerTerminal.rows, outriggerTerminal.cols]); }
-  /** Records the output from now on. */
-  record() {
-    return this.page.evaluate(() => {
-      globalThis.output = [];
-      const core = outriggerTerminal._core;
-      const write = core.writeSync.bind(core);
-      globalThis.outputBytes = 0;
-      core.writeSync = (data) => { globalThis.output.push(data); globalThis.outputBytes += data.length; write(data); };
-    });
-  }
-  recorded() {
-    return this.page.evaluate(async () => {
-      const reader = new FileReader();
-      const read = new Promise((done) => { reader.onload = done; });
-      reader.readAsDataURL(new Blob(globalThis.output));
-      await read;
-      return reader.result.split(",")[1] ?? "";
-    }).then((text) => Buffer.from(text, "base64"));
-  }
-  /** Pastes a text as the browser does it. */
-  paste(text) {
-    return this.page.evaluate((text) => {
-      const clipboardData = new DataTransfer();
-      clipboardData.setData("text/plain", text);
-      outriggerTerminal.textarea.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true, cancelable: true }));
-    }, text);
-  }
-  async shot(name) {
-    if (process.env.SCREENSHOTS) await this.page.screenshot({ path: path.join(process.env.SCREENSHOTS, `${name}.png`) });
-  }
-  async close() {
-    assert.deepEqual(this.wrong, []);
-    await this.context.close();
-  }
-}
-
-/** A program that prints numbered lines once a key is pressed, and what it prints. It exits with code 7 at the next key. */
-function numbers() {
-  const printer = script("printer.py", `
-import os, sys, time, tty
-tty.setraw(0)
-os.write(1, b"ready\\r\\n")
-os.read(0, 1)
-for n in range(40000):
-    os.write(1, b"\\x1b[%dmline %d \\xce\\xba\\xe6\\x97\\xa5\\x1b[0m %s\\r\\n" % (31 + n % 7, n, b"x" * (n * 7919 % 60)))
-    if n % 100 == 0: time.sleep(0.01)
-os.write(1, b"end\\r\\n")
-os.read(0, 1)
-sys.exit(7)
-`);
-  const expected = Buffer.concat(Array.from({ length: 40000 }, (_, n) =>
-    Buffer.from(`\x1b[${31 + n % 7}mline ${n} κ日\x1b[0m ${"x".repeat(n * 7919 % 60)}\r\n`)).concat(Buffer.from("end\r\n")));
-  return { printer, expected };
-}
-
-/** A call of the processes API. */
-async function call(server, way, body) {
-  const response = await fetch(server.base + way, {
-    method: "POST", headers: { Authorization: `Bearer ${TOKEN}`, "Content-Type": "application/json" }, body: JSON.stringify(body),
-  });
-  assert.equal(response.status, 200, `${way}: ${await response.clone().text()}`);
-  return response.json();
-}
+const { TOKEN, Page, bash, call, folder, run, script, serve, until } = require("./web_page.js");
 
 const parts = {
   /** Typing, the address without the token, the title, colors, links, search, copy, resizing, vim and htop. */
@@ -347,243 +146,70 @@ const parts = {
     await server.stop();
   },
 
-  /** A megabyte, pasted while the connection is cut, arrives once and in order; a flood of output is shown completely. */
-  async paste(browser) {
-    const reader = script("reader.py", `
-import hashlib, os, sys, termios, tty
-tty.setraw(0)
-count = int(sys.argv[1])
-os.write(1, b"ready\\r\\n")
-data = b""
-while len(data) < count:
-    data += os.read(0, 65536)
-os.write(1, b"got %d %s\\r\\n" % (len(data), hashlib.sha256(data).hexdigest().encode()))
-os.write(1, b"\\x1b[?2004h> ")
-while b"201~" not in (line := os.read(0, 1000)):
-    os.write(1, repr(line).encode())
-os.write(1, repr(line).encode() + b"\\r\\n")
-os.read(0, 1)
-os.write(1, b"".join(b"line %d\\r\\n" % n for n in range(600000)) + b"end\\r\\n")
-os.read(0, 1)
-`);
-    const server = await serve("terminal", "--", "python3", reader, String(MEGABYTE));
-    const cutter = new Cutter();
-    const port = await cutter.start(server.port);
-    const page = await Page.open(browser, `http://127.0.0.1:${port}${server.path}#token=${TOKEN}`);
-    await page.shows("\nready");
-    const text = Array.from({ length: MEGABYTE }, (_, at) => String.fromCharCode(33 + (at * 7919) % 94)).join("");
-    await page.paste(text);
-    for (let i = 0; i < 3; i++) { cutter.cut(); await page.says(/Connected/); }
-    await page.shows(`\ngot ${MEGABYTE} ${sha256(text)}`);
-    await page.shows("\n>");
-    await page.paste("one\x1b[201~two\nthree");
-    await page.shows("b'\\x1b[200~one[201~two\\rthree\\x1b[201~'");
-    await page.press("g");
-    await page.shows("\nline 599999\nend");
-    await page.press("q");
-    await page.says(/Exited with code 0/);
-    await page.close();
-    cutter.stop();
-    await server.stop();
-  },
-
-  /** A reload continues the same shell, and no output is lost or doubled. */
-  async reload(browser) {
-    const server = await bash();
+  /** Programs that use the mouse: a click and the wheel in vim, and a click in mc. */
+  async mouse(browser) {
+    const server = await bash("--env", "EDITOR=vi");
     const page = await Page.open(browser, `${server.base}${server.path}#token=${TOKEN}`);
     await page.shows("\n$");
-    await page.type("variable=kept; printf '\\e]2;my title\\a'\n");
-    await page.type("clear; for i in {1..400}; do printf 'line \\e[3%dm%d\\e[0m κόσμε\\n' $((i % 8)) $i; sleep 0.005; done; echo the end\n");
-    for (const seen of [20, 120, 220]) {
-      await page.shows(`\nline ${seen} κόσμε`);
-      await page.page.reload();
-    }
-    await page.shows("\nthe end");
-    const lines = (await page.lines()).filter((line) => /^line \d+ κόσμε$/.test(line));
-    assert.deepEqual(lines, Array.from({ length: 400 }, (_, at) => `line ${at + 1} κόσμε`));
-    assert.equal(await page.page.title(), "my title");
-    await page.type("clear; echo the variable is $variable\n");
-    await page.shows("\nthe variable is kept");
-    // At a prompt F5 is the browser's key, in a full-screen program it is the program's.
-    await page.type("vim -u NONE -N\n");
-    await page.shows("~\n~");
-    await page.page.reload();
-    await page.shows("~\n~");
-    await page.type("ijust \x16");
-    await page.press("F5");
-    await page.shows("\njust ^[[15~");
+    const file = path.join(folder, "lines.txt");
+    fs.writeFileSync(file, Array.from({ length: 500 }, (_, at) => `line ${at + 1} of the file\n`).join(""));
+    /** The middle of a cell of the screen. */
+    const cell = (col, row) => page.page.evaluate(([col, row]) => {
+      const box = document.querySelector(".xterm-screen").getBoundingClientRect();
+      return { x: box.left + (col + 0.5) * box.width / outriggerTerminal.cols, y: box.top + (row + 0.5) * box.height / outriggerTerminal.rows };
+    }, [col, row]);
+    const click = async (col, row) => { const { x, y } = await cell(col, row); await page.page.mouse.click(x, y); };
+    const cursor = ([col, row]) => page.page.waitForFunction(([col, row]) => outriggerTerminal.buffer.active.cursorX === col && outriggerTerminal.buffer.active.cursorY === row, [col, row]);
+    await page.type(`vim -u NONE -N -c "set mouse=a ttymouse=sgr" ${file}\n`);
+    await page.shows("\nline 5 of the file");
+    await click(7, 3);
+    await cursor([7, 3]);
+    await page.type("iHERE ");
+    await page.shows("\nline 4 HERE of the file");
+    await page.press("Escape");
+    const at = await cell(5, 5);
+    await page.page.mouse.move(at.x, at.y);
+    for (let turn = 0; turn < 4; turn++) await page.page.mouse.wheel(0, 120);
+    await page.page.waitForFunction(() => {
+      const buffer = outriggerTerminal.buffer.active;
+      return Number(buffer.getLine(buffer.viewportY).translateToString(true).match(/^line (\d+)/)?.[1]) > 6;
+    });
+    // With Shift, the mouse selects text instead.
+    await page.page.keyboard.down("Shift");
+    await page.page.mouse.dblclick(at.x, at.y);
+    await page.page.keyboard.up("Shift");
+    await page.page.waitForFunction(() => outriggerTerminal.getSelection().length > 0);
     await page.press("Escape");
     await page.type(":q!\n");
-    await page.shows("the variable is kept\n$ vim");
-    await page.type("exit\n");
-    await page.says(/Exited with code 0/);
-    assert.equal(await page.page.evaluate(() => Object.keys(sessionStorage).join()), "outrigger.token");
-    await page.close();
-    await server.stop();
-  },
-
-  /** The connection is cut again and again, and the output is that of the program, byte for byte. */
-  async cuts(browser) {
-    const { printer, expected } = numbers();
-    const server = await serve("terminal", "--", "python3", printer);
-    const cutter = new Cutter();
-    const port = await cutter.start(server.port);
-    const page = await Page.open(browser, `http://127.0.0.1:${port}${server.path}#token=${TOKEN}`);
-    await page.shows("\nready");
-    await page.record();
-    await page.press("g");
-    for (let cut = 1; cut <= 9; cut++) {
-      await page.page.waitForFunction((least) => globalThis.outputBytes >= least, cut * expected.length / 10);
-      cutter.cut();
-    }
-    await page.shows("\nend");
-    const got = await page.recorded();
-    assert.equal(got.length, expected.length);
-    assert.equal(sha256(got), sha256(expected));
-
-    // The server cannot be reached for a while: the page says since when, and input that is typed meanwhile arrives.
-    cutter.goOffline();
-    await page.says(/No connection since \d.*\(\d+ s/s);
-    await page.shot("lost");
-    cutter.goOnline();
-    await page.says(/Connected/);
-    cutter.goOffline();
-    await page.says(/No connection since/);
-    await page.press("q");
-    cutter.goOnline();
-    await page.page.getByRole("button", { name: "Try now" }).click({ timeout: 2000 }).catch(() => {}); // it may be back already
-    await page.says(/Exited with code 7/);
-    await page.close();
-    cutter.stop();
-    await server.stop();
-  },
-
-  /** A browser that is offline, and a network that is dead without a sign, are noticed without typing. The cursor does not animate. */
-  async dead(browser) {
-    // The program asks for a block that blinks.
-    const server = await serve("terminal", "--", "sh", "-c", "printf '\\033[1 q'; exec cat");
-    const cutter = new Cutter();
-    const port = await cutter.start(server.port);
-    const page = await Page.open(browser, `http://127.0.0.1:${port}${server.path}#token=${TOKEN}&renderer=dom`);
-    await page.says(/Connected/);
-    await page.page.locator(".xterm-cursor").first().waitFor({ state: "attached" });
-    assert.equal(await page.page.evaluate(() => document.getAnimations().length), 0, "nothing animates");
-    await page.page.context().setOffline(true);
-    await page.says(/No connection since/);
-    await page.page.context().setOffline(false);
-    await page.says(/Connected/);
-    const began = Date.now();
-    cutter.freeze();
-    await page.says(/No connection since/);
-    const took = (Date.now() - began) / 1000;
-    console.log(`    a dead network is noticed after ${took.toFixed(1)} s`);
-    assert.ok(took < 11, "a dead network is noticed in time");
-    await page.close();
-    cutter.stop();
-    for (const socket of cutter.sockets) socket.destroy();
-    await server.stop();
-
-    // Without resumable connections, and on this connection: the page asks on no other one.
-    const plain = await serve("processes", "--no-resume");
-    const { process_id: id } = await call(plain, "/process/spawn", { command: "cat", allocate_tty: true });
-    const other = new Cutter();
-    const process = await Page.open(browser, `http://127.0.0.1:${await other.start(plain.port)}/process/${id}/attach#token=${TOKEN}`);
-    await process.says(/Connected/);
-    await process.type("before\n");
-    await process.shows("\nbefore");
-    let asked = 0;
-    process.page.on("request", () => { asked++; });
-    const dies = Date.now();
-    other.freeze();
-    await process.says(/No connection since/);
-    assert.ok(Date.now() - dies < 11_000, "a dead network is noticed in time");
-    assert.equal(asked, 0);
-    other.thaw();
-    await process.says(/Connected/);
-    await process.type("after\n");
-    await process.shows("before\nafter");
-    await process.close();
-    other.stop();
-    await plain.stop();
-  },
-
-  /** Without resumable connections, a process continues at the byte, and a terminal is gone. */
-  async plain(browser) {
-    const { printer, expected } = numbers();
-    const server = await serve("processes", "--no-resume");
-    const cutter = new Cutter();
-    const port = await cutter.start(server.port);
-    const { process_id: id } = await call(server, "/process/spawn", { command: "python3", args: [printer], allocate_tty: true });
-    const page = await Page.open(browser, `http://127.0.0.1:${port}/process/${id}/attach#token=${TOKEN}`);
-    await page.shows("\nready");
-    await page.record();
-    await page.press("g");
-    for (let cut = 1; cut <= 5; cut++) {
-      await page.page.waitForFunction((least) => globalThis.outputBytes >= least, cut * expected.length / 6);
-      cutter.cut();
-    }
-    await page.shows("\nend");
-    assert.equal(sha256(await page.recorded()), sha256(expected));
-    await page.page.reload();
-    await page.shows("\nend");
-    await page.press("q");
-    await page.says(/Exited with code 7/);
-    await page.close();
-    cutter.stop();
-    await server.stop();
-
-    const terminal = await bash("--no-resume");
-    const other = new Cutter();
-    const shell = await Page.open(browser, `http://127.0.0.1:${await other.start(terminal.port)}${terminal.path}#token=${TOKEN}`);
-    await shell.shows("\n$");
-    other.cut();
-    await shell.says(/The terminal is gone/);
-    await shell.close();
-    other.stop();
-    await terminal.stop();
-  },
-
-  /** The server restarts and ends the terminal: the page begins a new one by itself when the server is back. */
-  async restarted(browser) {
-    const server = await bash();
-    const cutter = new Cutter();
-    const port = await cutter.start(server.port);
-    const page = await Page.open(browser, `http://127.0.0.1:${port}${server.path}#token=${TOKEN}`);
     await page.shows("\n$");
-    await server.stop();
-    await page.says(/The server restarts. No connection since/);
-    const other = await bash();
-    cutter.port = other.port;
-    await page.says(/Connected/);
-    await page.type("echo another\n");
-    await page.shows("\nanother");
-    await page.close();
-    cutter.stop();
-    await other.stop();
-  },
 
-  /** The server ends and another one takes its place: the terminal is gone, and the page says so. */
-  async gone(browser) {
-    const server = await bash();
-    const cutter = new Cutter();
-    const port = await cutter.start(server.port);
-    const page = await Page.open(browser, `http://127.0.0.1:${port}${server.path}#token=${TOKEN}`);
-    await page.shows("\n$");
-    cutter.goOffline();
-    await server.stop();
-    await page.says(/No connection since/);
-    const other = await bash();
-    cutter.port = other.port;
-    cutter.goOnline();
-    await page.says(/The terminal is gone/);
-    await page.shot("gone");
-    await page.page.getByRole("button", { name: "Start a new terminal" }).click();
-    await page.says(/Connected/);
-    await page.type("echo another\n");
-    await page.shows("\nanother");
+    const home = path.join(folder, "home");
+    for (const name of ["first", "second", "third"]) fs.mkdirSync(path.join(home, name), { recursive: true });
+    await page.type(`clear; HOME=${home} TERM=xterm-256color mc --nosubshell ${home} ${home}\n`);
+    await page.shows("10Quit");
+    const row = await page.page.evaluate(() => {
+      const buffer = outriggerTerminal.buffer.active;
+      return Array.from({ length: outriggerTerminal.rows }, (_, row) => buffer.getLine(buffer.viewportY + row).translateToString(true)).findIndex((line) => line.includes("/second"));
+    });
+    await click(5, row);
+    // The line below the panel names what is chosen.
+    await page.page.waitForFunction((row) => {
+      const buffer = outriggerTerminal.buffer.active;
+      return Array.from({ length: outriggerTerminal.rows }, (_, row) => buffer.getLine(buffer.viewportY + row).translateToString(true)).slice(row + 2).some((line) => line.includes("/second"));
+    }, row);
+    await page.shot("mc");
+    const quit = await page.page.evaluate(() => {
+      const buffer = outriggerTerminal.buffer.active;
+      const lines = Array.from({ length: outriggerTerminal.rows }, (_, row) => buffer.getLine(buffer.viewportY + row).translateToString(true));
+      const row = lines.findIndex((line) => line.includes("10Quit"));
+      return [lines[row].indexOf("10Quit") + 3, row];
+    });
+    await click(...quit);
+    await page.page.waitForFunction(() => outriggerTerminal.buffer.active.type === "normal");
+    await page.type("clear; echo over\n");
+    await page.shows("\nover");
     await page.close();
-    cutter.stop();
-    await other.stop();
+    await server.stop();
   },
 
   /** Watching with a link's token, taking over, and who is there. */
@@ -661,91 +287,6 @@ os.read(0, 1)
     await viewer.page.waitForFunction(() => outriggerTerminal.rows === 40 && outriggerTerminal.cols === 132);
     assert.doesNotMatch(await viewer.bar(), /larger/);
     await viewer.close();
-    await server.stop();
-  },
-
-  /** The terminal answers no questions in output from before the connection, and answers new ones. */
-  async questions(browser) {
-    const asker = script("asker.py", `
-import os, select, tty
-tty.setraw(0)
-QUESTIONS = b"\\x1b[c\\x1b[>c\\x1b[5n\\x1b[6n\\x1b[?25$p\\x1b]10;?\\x07\\x1bP$qm\\x1b\\\\"
-os.write(1, b"x" * 100000 + QUESTIONS + b"\\r\\nasked" + QUESTIONS)
-while True:
-    data = os.read(0, 1)
-    if data in b"123": os.write(1, QUESTIONS)
-    while select.select([0], [], [], 0.5)[0]: data += os.read(0, 1000)
-    os.write(1, b"\\r\\nread %r end" % data)
-`);
-    const server = await serve("processes");
-    const cutter = new Cutter();
-    const port = await cutter.start(server.port);
-    const { process_id: id } = await call(server, "/process/spawn", { command: "python3", args: [asker], allocate_tty: true });
-    const ask = (key) => call(server, `/process/${id}/stdin`, { data_b64: Buffer.from(key).toString("base64") });
-    const viewer = await Page.open(browser, `${server.base}/process/${id}/attach#token=${TOKEN}&mode=viewer`);
-    await viewer.shows("\nasked");
-
-    const url = `http://127.0.0.1:${port}/process/${id}/attach#token=${TOKEN}`;
-    const page = await Page.open(browser, url);
-    await page.shows("\nasked");
-    await page.type("a");
-    await page.shows("\nread b'a' end");
-    await page.type("1");
-    await page.page.waitForFunction(() => {
-      const buffer = outriggerTerminal.buffer.active;
-      const text = Array.from({ length: buffer.length }, (_, at) => buffer.getLine(at).translateToString(false)).join("");
-      return /read b'1\\x1b\[\?1;2c\\x1b\[>0;\d+;0c\\x1b\[0n\\x1b\[\d+;\d+R\\x1b\[\?25;1\$y\\x1b\]10;rgb:\S+\\x1bP1\$r0m\\x1b\\\\' end/.test(text);
-    });
-
-    // Asked while the page is away, and given up before it is back: after a reload, and after a cut.
-    await page.page.goto("about:blank");
-    page.wrong.length = 0;
-    await viewer.says(/nobody writes/);
-    await ask("2");
-    await viewer.shows("\nread b'2' end");
-    await page.page.goto(url);
-    await page.shows("\nread b'2' end");
-    await page.says(/Connected/);
-    await page.type("b");
-    await page.shows("\nread b'b' end");
-    cutter.goOffline();
-    await ask("3");
-    await viewer.shows("\nread b'3' end");
-    await page.says(/\([3-9] s/);
-    cutter.goOnline();
-    await page.shows("\nread b'3' end");
-    await page.type("c");
-    await page.shows("\nread b'c' end");
-    await page.close();
-    await viewer.close();
-    cutter.stop();
-    await server.stop();
-  },
-
-  /** If each connection is cut early, the page comes back less and less often, and says so. */
-  async backoff(browser) {
-    const server = await bash();
-    const cutter = new Cutter();
-    const port = await cutter.start(server.port);
-    cutter.early = true;
-    const page = await Page.open(browser, `http://127.0.0.1:${port}${server.path}#token=${TOKEN}`);
-    await page.says(/cut again and again/);
-    await page.says(/next attempt in [2-9] s/);
-    assert.ok(cutter.upgrades >= 4 && cutter.upgrades <= 9, `${cutter.upgrades} connections`);
-    cutter.early = false;
-    await page.page.getByRole("button", { name: "Try now" }).click();
-    await page.says(/Connected · the connection was cut again and again/);
-    // Once a connection has lived for a while, a cut is the first one again.
-    await page.says(/Connected$/m);
-    const before = cutter.upgrades;
-    const began = Date.now();
-    cutter.cut();
-    await until(() => cutter.upgrades > before, "the page comes back");
-    assert.ok(Date.now() - began < 1500, `after ${Date.now() - began} ms`);
-    await page.type("echo here\n");
-    await page.shows("\nhere");
-    await page.close();
-    cutter.stop();
     await server.stop();
   },
 
@@ -1034,28 +575,4 @@ while True:
   },
 };
 
-async function until(condition, what) {
-  const end = Date.now() + DEADLINE;
-  while (!condition()) {
-    if (Date.now() > end) throw new Error(`not in time: ${what}`);
-    await new Promise((done) => setTimeout(done, 20));
-  }
-}
-
-async function main() {
-  const chosen = process.argv.slice(2);
-  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: QUIET });
-  try {
-    for (const [name, part] of Object.entries(parts)) {
-      if (chosen.length && !chosen.includes(name)) continue;
-      const began = Date.now();
-      await part(browser).catch((error) => { throw new Error(`${name}: ${error.message}`, { cause: error }); });
-      console.log(`  terminal page: ${name} ok (${((Date.now() - began) / 1000).toFixed(1)} s)`);
-    }
-  } finally {
-    await browser.close();
-    fs.rmSync(folder, { recursive: true, force: true });
-  }
-}
-
-main().then(() => process.exit(0), (error) => { console.error(error); process.exit(1); });
+run("terminal page", parts).then(() => process.exit(0), (error) => { console.error(error); process.exit(1); });
