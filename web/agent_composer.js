@@ -1,7 +1,7 @@
 // The prompt box: several lines, pictures and files, the agent's commands after `/`, files after `@`, and prompts that wait for the
 // running turn.
 
-import { element, formatBytes } from "./common.js";
+import { $, element, field, formatBytes } from "./common.js";
 import { note, plain } from "./view.js";
 
 /** The most bytes of a file, and of a prompt as it is sent. The server says which messages it accepts, which may be less. */
@@ -33,19 +33,22 @@ function fileUri(path, directory) {
  * and `stop()` act on it. `maxMessage()` returns the most bytes of a message that the server accepts, if that is known.
  */
 export class Composer {
-  #form = document.getElementById("composer");
-  #text = document.getElementById("prompt");
-  #files = document.getElementById("files");
-  #queue = document.getElementById("queue");
-  #list = document.getElementById("suggestions");
-  #stop = document.getElementById("stop");
-  #sendButton = document.getElementById("send");
+  #form = $("composer");
+  #text = /** @type {HTMLTextAreaElement} */ (/** @type {unknown} */ ($("prompt")));
+  #files = $("files");
+  #queue = $("queue");
+  #list = $("suggestions");
+  #stop = $("stop");
+  #sendButton = $("send");
   #shown = [];
   #chosen = 0;
   #word;
 
   constructor({ view, capabilities, maxMessage, send, stop }) {
-    Object.assign(this, { view, capabilities, maxMessage, send });
+    this.view = view;
+    this.capabilities = capabilities;
+    this.maxMessage = maxMessage;
+    this.send = send;
     this.#form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.#submit();
@@ -61,8 +64,8 @@ export class Composer {
         this.add(event.clipboardData.files);
       }
     });
-    const picker = document.getElementById("picker");
-    document.getElementById("attach").addEventListener("click", () => picker.click());
+    const picker = field("picker");
+    $("attach").addEventListener("click", () => picker.click());
     picker.addEventListener("change", () => {
       this.add(picker.files);
       picker.value = "";

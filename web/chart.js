@@ -39,7 +39,14 @@ export function scaleOf(values, least) {
  */
 export class Chart {
   constructor(parent, { title, about = "", names, format, least }) {
-    Object.assign(this, { title, names, format, least, samples: [], at: undefined, width: 0 });
+    this.names = names;
+    this.format = format;
+    this.least = least;
+    /** @type {{time: number, length: number, values: (number | null)[]}[]} */
+    this.samples = [];
+    /** The time of the sample that is read out. */
+    this.at = undefined;
+    this.width = 0;
     this.readouts = names.map(() => element("b", {}, "–"));
     this.when = element("span", { class: "when" });
     this.peak = element("span", { class: "when" });

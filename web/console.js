@@ -5,7 +5,7 @@
 // before was answered.
 // Rows and charts are updated in place, so that focus, selection and scroll positions stay.
 
-import { delay, formatDuration } from "./common.js";
+import { $, delay, formatDuration } from "./common.js";
 import { showAgents } from "./console_agents.js";
 import { addRates, clientsQuery, showClients } from "./console_clients.js";
 import { forgetHealth, showHealth } from "./console_health.js";
@@ -13,7 +13,7 @@ import { readLinks } from "./console_links.js";
 import { readLog, showRestart } from "./console_log.js";
 import { showMcp } from "./console_mcp.js";
 import { addSamples, breakRates, forgetSamples, historyQuery, redrawCharts, showFigures } from "./console_overview.js";
-import { $, isInSight, pageLink, showSection } from "./console_page.js";
+import { isInSight, pageLink, showSection } from "./console_page.js";
 import { readProcesses } from "./console_processes.js";
 import { showPrograms } from "./console_programs.js";
 import { ask, askedAt, asking, forgetIdentity, handle, hurryAll, identified, identify, pollers } from "./console_requests.js";

@@ -1,8 +1,8 @@
 // The section "Agents": shows the agents' processes and sessions. A session can be watched here, or by others with a link.
 
-import { element } from "./common.js";
+import { $, element } from "./common.js";
 import { offerLink } from "./console_links.js";
-import { $, openTab, showSection } from "./console_page.js";
+import { openTab, showSection } from "./console_page.js";
 import { cpuShare, usageColumns } from "./console_programs.js";
 import { agentRoutes, identity, may } from "./console_state.js";
 import { Table } from "./console_table.js";

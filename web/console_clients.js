@@ -1,8 +1,8 @@
 // The section "Clients": shows the connections of the server, their traffic and their state, and disconnects them. The server sorts
 // and filters them, because it may have many more than the page shows.
 
-import { element, formatBytes, formatDuration } from "./common.js";
-import { isInSight, showSection, $ } from "./console_page.js";
+import { $, element, formatBytes, formatDuration } from "./common.js";
+import { isInSight, showSection } from "./console_page.js";
 import { act, pollers } from "./console_requests.js";
 import { commandLine, isBelow, KINDS, may, processes, services, status } from "./console_state.js";
 import { Table } from "./console_table.js";
@@ -117,7 +117,7 @@ async function disconnect(client, button) {
 
 /** The part of the question for the status that says which clients to list. */
 export function clientsQuery() {
-  const query = new URLSearchParams({ limit: isInSight("clients") || clientsTable.opened ? clientsTable.limit : 0 });
+  const query = new URLSearchParams({ limit: String(isInSight("clients") || clientsTable.opened ? clientsTable.limit : 0) });
   const { column, direction, filter } = clientsTable;
   if (column) {
     query.set("sort", column.sort);

@@ -1,8 +1,7 @@
 // The strip "Health": quiet while all is well, and red when something is refused, fails or reaches a limit.
 
-import { element, formatBytes } from "./common.js";
+import { $, element, formatBytes } from "./common.js";
 import { samples } from "./console_overview.js";
-import { $ } from "./console_page.js";
 import { status } from "./console_state.js";
 import { formatCount, makeDialog, setHidden, setText, showDialog } from "./view.js";
 
@@ -37,7 +36,10 @@ const COUNTS = [
 const seen = new Map();
 const earlier = new Map();
 
-/** The changes of a count in the last 15 minutes, as `[time, count]`. */
+/**
+ * The changes of a count in the last 15 minutes, as `[time, count]`.
+ * @param {{name: string, figure?: string, count: (status: any) => number}} item
+ */
 function changes({ name, figure, count }, now) {
   if (figure) return samples.filter((sample) => sample[figure] > 0).map((sample) => [sample.time, sample[figure]]);
   const total = count(status);

@@ -1,7 +1,7 @@
 // The section "Links": makes watch-only links to processes and sessions, shows them, and revokes them.
 
-import { element, formatDuration, socketUrl, token } from "./common.js";
-import { $, copy, pageUrl, showSection } from "./console_page.js";
+import { $, element, formatDuration, socketUrl, token } from "./common.js";
+import { copy, pageUrl, showSection } from "./console_page.js";
 import { act, ask, handle, pollers } from "./console_requests.js";
 import { attachPath, commandLine, identity, may, of, processes, status } from "./console_state.js";
 import { Table } from "./console_table.js";

@@ -1,8 +1,8 @@
 // The section "Log": shows the newest lines of the server's log, filtered by level and words. Warnings and errors are kept apart, so
 // that a flood of other lines does not push them out.
 
-import { element, storage } from "./common.js";
-import { $, matches, showSection } from "./console_page.js";
+import { $, element, field, storage } from "./common.js";
+import { matches, showSection } from "./console_page.js";
 import { ask, handle } from "./console_requests.js";
 import { may, status } from "./console_state.js";
 import { clock, formatCount, Lines, plain, plural, setHidden, setText } from "./view.js";
@@ -32,7 +32,7 @@ function keep(line) {
 const all = () => [...kept.severe, ...kept.other].sort((a, b) => a.number - b.number);
 
 const isShown = ({ level, target, message }) =>
-  LEVELS.indexOf(level) <= LEVELS.indexOf($("log-level").value) && matches($("log-filter"), level, target, message);
+  LEVELS.indexOf(level) <= LEVELS.indexOf(field("log-level").value) && matches($("log-filter"), level, target, message);
 
 function logLine({ time, level, target, message }) {
   const when = new Date(time);
@@ -123,5 +123,5 @@ $("log-download").addEventListener("click", () => {
 });
 
 const remembered = storage.getItem("outrigger.console.level");
-if (remembered && LEVELS.includes(remembered)) $("log-level").value = remembered;
-$("log-level").addEventListener("change", () => storage.setItem("outrigger.console.level", $("log-level").value));
+if (remembered && LEVELS.includes(remembered)) field("log-level").value = remembered;
+$("log-level").addEventListener("change", () => storage.setItem("outrigger.console.level", field("log-level").value));

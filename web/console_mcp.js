@@ -1,6 +1,7 @@
 // The section "MCP": the sessions of MCP servers.
 
-import { showSection, $ } from "./console_page.js";
+import { $ } from "./common.js";
+import { showSection } from "./console_page.js";
 import { cpuShare, usageColumns } from "./console_programs.js";
 import { of, routeFields } from "./console_state.js";
 import { Table } from "./console_table.js";

@@ -1,7 +1,6 @@
 // The section "Messages": connects to a service with a WebSocket, sends what the reader types, and shows what comes back.
 
-import { element, request, socketProtocols, socketUrl } from "./common.js";
-import { $ } from "./console_page.js";
+import { $, element, field, request, socketProtocols, socketUrl } from "./common.js";
 import { reauthenticate } from "./console_requests.js";
 import { addressOf, identity, services } from "./console_state.js";
 import { formatCount, Lines, plain, setHidden, setText } from "./view.js";
@@ -30,7 +29,7 @@ const PRESETS = {
   }),
 };
 
-const chosenService = () => services.find(({ path }) => path === $("try-path").value);
+const chosenService = () => services.find(({ path }) => path === field("try-path").value);
 
 export function showPresets() {
   const service = chosenService()?.service;
@@ -42,7 +41,7 @@ export function showPresets() {
         {
           type: "button",
           onclick: () => {
-            $("try-text").value = JSON.stringify({
+            field("try-text").value = JSON.stringify({
               jsonrpc: "2.0",
               id: talk.next++,
               method: name,
@@ -124,7 +123,7 @@ $("try-connect").addEventListener("click", () => {
 });
 $("try-send").addEventListener("submit", (event) => {
   event.preventDefault();
-  const text = $("try-text").value;
+  const text = field("try-text").value;
   if (talk.socket?.readyState !== WebSocket.OPEN) {
     showTalk(talk.socket ? "connecting" : "not connected");
     $("try-connect").focus();
@@ -132,5 +131,5 @@ $("try-send").addEventListener("submit", (event) => {
   }
   talk.socket.send(text);
   say("sent", "> ", text);
-  $("try-text").value = "";
+  field("try-text").value = "";
 });

@@ -2,9 +2,9 @@
 // last 15 minutes, so they are there after a reload, and a page that could not ask for a while gets what it has missed.
 
 import { Chart } from "./chart.js";
-import { element, formatBytes } from "./common.js";
+import { $, element, formatBytes } from "./common.js";
 import { forgetRates } from "./console_clients.js";
-import { $, showSection } from "./console_page.js";
+import { showSection } from "./console_page.js";
 import { forgetUsage } from "./console_processes.js";
 import { forgetPrograms } from "./console_programs.js";
 import { agentRoutes, may, of, processes, services, status } from "./console_state.js";

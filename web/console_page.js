@@ -1,11 +1,8 @@
 // Parts of the console that its sections share: the sections with their links at the top, links to other pages, and what is in sight.
 
-import { element, serverUrl, token } from "./common.js";
+import { $, element, serverUrl, token } from "./common.js";
 import { pollers } from "./console_requests.js";
 import { formatCount, setHidden, setText } from "./view.js";
-
-/** The element with an id. */
-export const $ = (id) => document.getElementById(id);
 
 // --- Sections --------------------------------------------------------------------------------------------------------
 

@@ -1,9 +1,9 @@
 // The section "Processes": starts processes, shows them, and attaches to them or signals them.
 
-import { element, formatBytes, formatDuration, request } from "./common.js";
+import { $, element, field, formatBytes, formatDuration, request } from "./common.js";
 import { offerCommand, offerLink } from "./console_links.js";
 import { showOutput } from "./console_output.js";
-import { $, openTab, showSection } from "./console_page.js";
+import { openTab, showSection } from "./console_page.js";
 import { act, ask, handle, pollers } from "./console_requests.js";
 import { attachPath, commandLine, hasTerminal, may, of, processes, setProcesses, status } from "./console_state.js";
 import { Table } from "./console_table.js";
@@ -208,8 +208,8 @@ async function askSignal(process, button) {
 
 /** The command of the form: its words, or the line for a shell. Shows what a shell would do and this does not. */
 function readCommand() {
-  const line = $("spawn-command").value;
-  const isShell = $("spawn-shell").checked;
+  const line = field("spawn-command").value;
+  const isShell = field("spawn-shell").checked;
   const signs = new Set();
   let words = [];
   let problem = "";
@@ -232,14 +232,14 @@ async function spawn(attach, button) {
   const [command, ...args] = words;
   const fail = (why) => {
     setText($("spawn-error"), why);
-    $("spawn-command").value ||= line;
+    field("spawn-command").value ||= line;
     $("spawn-command").focus();
   };
   if (problem || !line.trim()) return fail(problem || "The command is missing.");
-  const path = $("spawn-path").value || of("processes")[0].path;
-  const tty = $("spawn-tty").checked;
+  const path = field("spawn-path").value || of("processes")[0].path;
+  const tty = field("spawn-tty").checked;
   const body = tty ? { command, args, allocate_tty: true, rows: 24, cols: 80 } : { command, args };
-  $("spawn-command").value = "";
+  field("spawn-command").value = "";
   let why;
   const started = await act(`Run ${line}`, button, (call) =>
     call(`${path}/spawn`, { method: "POST", body }).catch((error) => {
@@ -256,12 +256,12 @@ async function spawn(attach, button) {
 }
 $("spawn").addEventListener("submit", (event) => {
   event.preventDefault();
-  const button = event.submitter ?? $("spawn-run");
+  const button = /** @type {HTMLButtonElement} */ (event.submitter ?? $("spawn-run"));
   spawn(button.name === "attach", button);
 });
 $("spawn-command").addEventListener("input", readCommand);
 $("spawn-shell").addEventListener("change", readCommand);
-$("spawn-tty").addEventListener("change", () => setText($("spawn-attach"), $("spawn-tty").checked ? "Run and attach" : "Run and show output"));
+$("spawn-tty").addEventListener("change", () => setText($("spawn-attach"), field("spawn-tty").checked ? "Run and attach" : "Run and show output"));
 
 function showProcesses() {
   const all = [...processes.values()];

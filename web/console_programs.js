@@ -1,9 +1,9 @@
 // The section "Programs": the programs of terminals, pipes, agents and MCP servers that a client or a service has started. Those of the
 // process API have a section of their own.
 
-import { element, formatBytes, formatDuration } from "./common.js";
+import { $, element, formatBytes, formatDuration } from "./common.js";
 import { closeClient } from "./console_clients.js";
-import { showSection, $ } from "./console_page.js";
+import { showSection } from "./console_page.js";
 import { act, pollers } from "./console_requests.js";
 import { KINDS, may, routeFields, services } from "./console_state.js";
 import { Table } from "./console_table.js";

@@ -15,7 +15,10 @@ const ACTION_LIMIT = 15_000;
  */
 class Poller {
   constructor(period, away, hidden) {
-    Object.assign(this, { period, away, hidden, isInSight: () => true });
+    this.period = period;
+    this.away = away;
+    this.hidden = hidden;
+    this.isInSight = () => true;
   }
 
   async start(work) {

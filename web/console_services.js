@@ -1,8 +1,8 @@
 // The section "Services": shows the routes with what they do at present, and keeps the lists of services in forms up to date.
 
-import { element, formatBytes } from "./common.js";
+import { $, element, field, formatBytes } from "./common.js";
 import { isTalkative, showPresets } from "./console_messages.js";
-import { $, pageLink, showSection } from "./console_page.js";
+import { pageLink, showSection } from "./console_page.js";
 import { hasTerminal, identity, isDemo, KINDS, may, of, routeFields, services, status } from "./console_state.js";
 import { offerCommand } from "./console_links.js";
 import { Table } from "./console_table.js";
@@ -72,7 +72,7 @@ function offer(item) {
   if (item.service === "processes" && may("all")) return jump("Run a command", "processes", () => $("spawn-command"));
   if (isDemo() && isTalkative(item) && may("use"))
     return jump("Send messages", "try", () => {
-      $("try-path").value = item.path;
+      field("try-path").value = item.path;
       showPresets();
       return $("try-connect");
     });

@@ -14,7 +14,7 @@ const collator = new Intl.Collator(undefined, { numeric: true });
 /** Compares what columns are sorted by. What is missing comes last, in either direction. */
 function compare(a, b, direction) {
   const isMissing = (value) => value === undefined || value === null || value === "";
-  if (isMissing(a) || isMissing(b)) return isMissing(a) - isMissing(b);
+  if (isMissing(a) || isMissing(b)) return Number(isMissing(a)) - Number(isMissing(b));
   if (typeof a === "number" && typeof b === "number") return direction * (a - b);
   return direction * collator.compare(String(a), String(b));
 }
@@ -35,22 +35,80 @@ const flatten = (fields, prefix = "") =>
   );
 
 /**
- * A table in the element `NAME-table`, with a filter in `NAME-head` and a note in `NAME-empty`. Below a width of `least` pixels,
- * each row is a card. `options`:
+ * A column shows the `text` of an item, or updates the cell with `fill`. A column with `text` or `value` can be sorted: by the `value` of
+ * an item, or else by its text.
  *
- * - `key(item)`, and `title(item)`, the name of an item in dialogs and for screen readers
- * - `columns`: `{name, kind, text}` with the text of an item, or `{name, kind, fill, words}` with a function that updates the cell
- *   and one with the words to filter by. A column with `text` or `value` can be sorted: by the `value` of an item, or else by its text
- * - `none`: the note of an empty table
- * - `detail(item)`: the fields of the details; by default those of the item
- * - `actions(row)`: the controls of a row, made once; `updateActions(controls, item)` is called at each update
- * - `bulk`: what can be done with the chosen items: `{name, title, text(count), can(item), run(item, call)}`
- * - `changed()`: called when the order, the filter or the number of rows was changed
- * - `isRemote`: the server sorts and filters. Then `sort` of a column is the name of the field
+ * @typedef {object} Column
+ * @property {string} name
+ * @property {string} kind the classes of the cells
+ * @property {(item: any) => string | number} [text]
+ * @property {(item: any) => any} [value]
+ * @property {(cell: HTMLElement, item: any, row: HTMLTableRowElement) => unknown} [fill]
+ * @property {(item: any) => string} [words] the words to filter by, if they are not the text or the value
+ * @property {string} [sort] the name of the field by which the server sorts
+ */
+
+/**
+ * What can be done with the chosen items.
+ *
+ * @typedef {object} Bulk
+ * @property {string} name
+ * @property {string} title the question before it is done
+ * @property {(count: number) => string} text
+ * @property {(item: any) => boolean} can
+ * @property {(item: any, call: (path: string, options?: object) => Promise<any>) => Promise<unknown>} run
+ */
+
+/**
+ * @typedef {object} TableOptions
+ * @property {(item: any) => any} key
+ * @property {(item: any) => string} title the name of an item in dialogs and for screen readers
+ * @property {Column[]} columns
+ * @property {string} none the note of an empty table
+ * @property {(item: any) => object} [detail] the fields of the details; by default those of the item
+ * @property {(row: HTMLTableRowElement) => HTMLElement | HTMLElement[]} [actions] the controls of a row, made once
+ * @property {(controls: HTMLCollection, item: any) => unknown} [updateActions] is called at each update
+ * @property {Bulk[]} [bulk]
+ * @property {() => void} [changed] is called when the order, the filter or the number of rows was changed
+ * @property {boolean} [isRemote] whether the server sorts and filters
+ */
+
+/**
+ * A table in the element `NAME-table`, with a filter in `NAME-head` and a note in `NAME-empty`. Below a width of `least` pixels,
+ * each row is a card.
  */
 export class Table {
+  /** @type {Map<any, HTMLTableRowElement>} the rows by the keys of their items */
+  rows = new Map();
+  /** The chosen items by their keys. */
+  chosen = new Map();
+  /** @type {any[]} */
+  items = [];
+  /** @type {number | undefined} */
+  total;
+  /** The most rows to show now. */
+  limit = FIRST_ROWS;
+  /** @type {Column | undefined} the column to sort by */
+  column;
+  direction = 1;
+
+  /**
+   * @param {string} name
+   * @param {number} least
+   * @param {TableOptions} options
+   */
   constructor(name, least, options) {
-    Object.assign(this, { name, limit: FIRST_ROWS, rows: new Map(), chosen: new Map(), items: [], changed: () => {} }, options);
+    this.name = name;
+    this.key = options.key;
+    this.title = options.title;
+    this.columns = options.columns;
+    this.none = options.none;
+    this.detail = options.detail;
+    this.actions = options.actions;
+    this.updateActions = options.updateActions;
+    this.bulk = options.bulk;
+    this.changed = options.changed ?? (() => {});
+    this.isRemote = options.isRemote ?? false;
     this.table = document.getElementById(`${name}-table`);
     this.note = document.getElementById(`${name}-empty`);
     this.head = document.getElementById(`${name}-head`);
@@ -222,9 +280,14 @@ export class Table {
     return keyed.sort(([a], [b]) => compare(a, b, this.direction)).map(([, item]) => item);
   }
 
-  /** Shows items. `total` is how many there are, if the server has sent only some. */
+  /**
+   * Shows items. `total` is how many there are, if the server has sent only some.
+   * @param {any[]} items
+   * @param {number} [total]
+   */
   update(items, total) {
-    Object.assign(this, { items, total });
+    this.items = items;
+    this.total = total;
     const found = this.isRemote ? items : this.select(items);
     const shown = found.slice(0, this.limit);
     this.show(shown);
@@ -265,7 +328,7 @@ export class Table {
       }
       row.item = item;
       this.columns.forEach(({ text, fill }, index) => {
-        const cell = row.children[index];
+        const cell = row.cells[index];
         if (fill) fill(cell, item, row);
         else setText(cell, text(item));
       });

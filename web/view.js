@@ -139,7 +139,8 @@ export function fillPair(cell, text, small) {
 /** A box of lines that stays at its end unless the reader has scrolled up. */
 export class Lines {
   constructor(box) {
-    Object.assign(this, { box, follows: true });
+    this.box = box;
+    this.follows = true;
     box.addEventListener("scroll", () => {
       this.follows = box.scrollTop + box.clientHeight > box.scrollHeight - 24;
     });
