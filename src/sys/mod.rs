@@ -64,6 +64,8 @@ pub(crate) use sockets::{keep_from_children, take_descriptor};
 #[cfg(feature = "client")]
 pub(crate) use terminal::{RawMode, is_terminal_raw, restore_terminal, terminal_size};
 pub(crate) use wide::{ascii_text, xor_words};
+#[cfg(feature = "screen")]
+pub(crate) use wide::{bytes_between, in_wide_registers};
 
 /// Whether the terminal of this process is in raw mode. A build without `attach` never changes it.
 #[cfg(all(feature = "cli", not(feature = "client")))]

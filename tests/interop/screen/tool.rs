@@ -1,5 +1,5 @@
 //! Shows what the screen of the server makes of recorded output, and how fast. It has the modules of the screen alone, so that rustc
-//! builds it in seconds: `rustc --edition 2024 -O --cfg fuzzing tests/interop/screen/tool.rs`.
+//! builds it in seconds: `rustc --edition 2024 -O --cfg fuzzing --cfg 'feature="screen"' tests/interop/screen/tool.rs`.
 //!
 //! ```text
 //! tool cuts ROWS COLS FILE CUT...     for each cut, and for the whole output: fields that end with a zero byte
@@ -16,6 +16,8 @@
 use std::io::Write;
 
 mod sys {
+    pub(crate) use crate::wide::{bytes_between, in_wide_registers};
+
     #[derive(Clone, Copy, Debug)]
     pub struct TerminalSize {
         pub rows: u16,
@@ -28,6 +30,9 @@ mod sys {
         }
     }
 }
+
+#[path = "../../../src/sys/wide.rs"]
+mod wide;
 
 #[path = "../../../src/service/process/screen/mod.rs"]
 mod screen;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::grid::Content;
+use super::row::Content;
 
 /// The maximum number of clusters. If all of them are shown, further characters that would join one are left out.
 const MAX_CLUSTERS: usize = 1024;

@@ -2,9 +2,10 @@
 
 use super::Screen;
 use super::graphemes::Step;
-use super::grid::{self, Cell, Content};
+use super::grid;
 use super::modes::ASCII;
 use super::parser::{Csi, Params};
+use super::row::{Cell, Content};
 use super::style::Style;
 
 /// The maximum length of a title in bytes.
@@ -52,9 +53,8 @@ impl Screen {
             buffer.row().is_wrapped = false;
             buffer.y -= 1;
             buffer.x = buffer.cols - 1;
-            let at = buffer.x;
-            let last = buffer.row().cells[at];
-            if last.content.width() > 0 && last.content.is_empty() {
+            let last = buffer.cell(buffer.x);
+            if last.is_some_and(|last| last.content.width() > 0 && last.content.is_empty()) {
                 buffer.x -= 1;
             }
         }
@@ -129,16 +129,16 @@ impl Screen {
         };
     }
 
+    #[inline]
     pub(super) fn set_cursor(&mut self, x: usize, y: usize) {
         let origin = self.modes.origin;
         let buffer = self.buffer_mut();
-        buffer.x = x;
+        buffer.x = x.min(buffer.cols - 1);
         buffer.y = if origin {
-            buffer.top.saturating_add(y)
+            buffer.top.saturating_add(y).min(buffer.bottom)
         } else {
-            y
+            y.min(buffer.height() - 1)
         };
-        self.restrict();
     }
 
     /// Moves the cursor. In origin mode, xterm.js adds the top of the region to the row a second time.
@@ -203,12 +203,7 @@ impl Screen {
                     style,
                 };
                 let buffer = self.buffer_mut();
-                let top = buffer.y;
-                buffer
-                    .rows
-                    .iter_mut()
-                    .skip(top)
-                    .for_each(|row| row.clear(full));
+                (buffer.y..buffer.height()).for_each(|row| buffer.rows[row].clear(full));
             }
             _ => {}
         }
@@ -231,21 +226,14 @@ impl Screen {
     pub(super) fn csi(&mut self, csi: &Csi) {
         let params = &csi.params;
         match (csi.prefix, csi.intermediate, csi.last) {
+            // The most frequent ones.
             (0, 0, b'm') => self.style.apply(params),
-            (0 | b'?', 0, b'J') => self.erase_display(params.get(0)),
-            (0 | b'?', 0, b'K') => self.erase_line(params.get(0)),
+            (0, 0, b'H') => self.set_cursor(params.count(1) - 1, params.count(0) - 1),
+            (0, 0, last) => self.plain_csi(last, params),
+            (b'?', 0, b'J') => self.erase_display(params.get(0)),
+            (b'?', 0, b'K') => self.erase_line(params.get(0)),
             (b'?', 0, b'h') => params.iter().for_each(|mode| self.set_private(mode, true)),
             (b'?', 0, b'l') => params.iter().for_each(|mode| self.set_private(mode, false)),
-            (0, 0, b'h' | b'l') => {
-                let on = csi.last == b'h';
-                for mode in params.iter() {
-                    match mode {
-                        4 => self.modes.insert = on,
-                        20 => self.modes.new_line = on,
-                        _ => {}
-                    }
-                }
-            }
             (0, b'!', b'p') => self.soft_reset(),
             (0, b' ', b'q') if params.get(0) <= 6 => self.cursor_style = params.get(0),
             (0, b' ', b'@' | b'A') => self.shift_columns(0, csi.last == b'A', params.count(0)),
@@ -253,18 +241,31 @@ impl Screen {
                 let x = self.buffer().x;
                 self.shift_columns(x, csi.last == b'}', params.count(0));
             }
-            (0, 0, last) => self.plain_csi(last, params),
             _ => {}
         }
     }
 
-    /// Moves the cursor, and inserts and deletes cells and rows.
+    fn set_modes(&mut self, params: &Params, on: bool) {
+        for mode in params.iter() {
+            match mode {
+                4 => self.modes.insert = on,
+                20 => self.modes.new_line = on,
+                _ => {}
+            }
+        }
+    }
+
+    /// Sequences without a prefix and intermediate characters.
     fn plain_csi(&mut self, last: u8, params: &Params) {
         let count = params.count(0);
         let step = count as isize;
         let style = self.style.erased();
         let at_most = |limit: usize| count.min(limit);
         match last {
+            b'f' => self.set_cursor(params.count(1) - 1, count - 1),
+            b'J' => self.erase_display(params.get(0)),
+            b'K' => self.erase_line(params.get(0)),
+            b'h' | b'l' => self.set_modes(params, last == b'h'),
             b'A' | b'F' => {
                 let buffer = self.buffer();
                 let above = buffer.y.checked_sub(buffer.top);
@@ -286,17 +287,17 @@ impl Screen {
             b'e' => self.move_cursor(0, step),
             b'G' | b'`' => self.set_cursor(count - 1, self.buffer().y),
             b'd' => self.set_cursor(self.buffer().x, count - 1),
-            b'H' | b'f' => self.set_cursor(params.count(1) - 1, count - 1),
             b'I' | b'Z' => self.move_to_tab(count, last == b'I'),
             b'g' => self.clear_tabs(params.get(0)),
             b'@' | b'P' | b'X' => {
                 self.restrict();
                 let buffer = self.buffer_mut();
-                let x = buffer.x;
+                let (x, cols) = (buffer.x, buffer.cols);
+                let row = buffer.row();
                 match last {
-                    b'@' => buffer.row().insert(x, count, style),
-                    b'P' => buffer.row().delete(x, count, style),
-                    _ => buffer.row().erase(x, x.saturating_add(count), style),
+                    b'@' => row.insert(x, count, cols, style),
+                    b'P' => row.delete(x, count, cols, style),
+                    _ => row.erase(x, x.saturating_add(count), cols, style),
                 }
             }
             b'L' | b'M' => {
@@ -434,12 +435,10 @@ impl Screen {
                 (y + 1..buffer.height()).for_each(|row| buffer.clear_row(row, style));
             }
             1 => {
-                buffer.row().erase(0, x + 1, style);
+                buffer.row().erase(0, x + 1, cols, style);
                 buffer.row().is_wrapped = false;
-                if x + 1 >= cols
-                    && let Some(next) = buffer.rows.get_mut(y + 1)
-                {
-                    next.is_wrapped = false;
+                if x + 1 >= cols && y + 1 < buffer.height() {
+                    buffer.rows[y + 1].is_wrapped = false;
                 }
                 (0..y).for_each(|row| buffer.clear_row(row, style));
             }
@@ -461,12 +460,12 @@ impl Screen {
         let row = buffer.row();
         match what {
             0 => {
-                row.erase(x, cols, style);
+                row.erase(x, cols, cols, style);
                 row.is_wrapped &= x > 0;
             }
-            1 => row.erase(0, x + 1, style),
+            1 => row.erase(0, x + 1, cols, style),
             2 => {
-                row.erase(0, cols, style);
+                row.erase(0, cols, cols, style);
                 row.is_wrapped = false;
             }
             _ => {}

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use super::Screen;
-use super::grid::{Buffer, Cell, Row};
+use super::grid::Buffer;
+use super::row::{Cell, Row};
 use super::style::Color;
 use crate::sys::TerminalSize;
 
@@ -131,8 +132,7 @@ impl Screen {
 
     fn cells(&self, row: &Row, cols: usize) -> String {
         let mut row = row.clone();
-        let fill = row.fill();
-        row.cells.resize(cols, fill);
+        row.reach(cols, cols);
         let cells = row.cells.iter().map(|cell| {
             let text = match cell.content.is_empty() {
                 true => String::new(),

@@ -1,15 +1,17 @@
 //! Follows the output of a program on a terminal, so that its screen is known when somebody asks.
 //!
-//! Output is laid out as late as possible, so a screen costs little while nobody asks for it. [`Skimmer`] looks for output that has only
-//! text, line ends and colors. When there is much of it, the part that has scrolled away is skipped, and the rest waits until somebody
+//! Output is laid out as late as possible, so a screen costs little while nobody asks for it. [`Skimmer`] looks for output that changes
+//! nothing but the line of the cursor, and the color: text, line ends and colors. When there is much of it, the part that has scrolled away is skipped, and the rest waits until somebody
 //! asks. The result is the same as if everything had been laid out at once, which the tests and the fuzzer check.
 
 use super::Screen;
 use super::keys::KeyModes;
+use super::parser::{Perform, Unit};
+use super::skimmer::Skimmer;
 use super::snapshot::{Format, View};
 use super::style::Style;
 use crate::service::process::scrollback::Scrollback;
-use crate::sys::TerminalSize;
+use crate::sys::{TerminalSize, bytes_between};
 
 /// Output with other sequences than colors is laid out from this many bytes on, which takes less than a millisecond.
 const PENDING: usize = 32 << 10;
@@ -137,7 +139,7 @@ impl Follower {
     fn skip(&mut self, output: &Scrollback, pause: usize) {
         let is_plain = self.skimmer.is_plain && self.rest.is_empty();
         let is_due = output.end() >= self.searched + pause as u64;
-        if !is_plain || !is_due || !self.screen.scrolls_as_a_whole() {
+        if !is_plain || !is_due || !self.screen.scrolls_with_text() {
             return;
         }
         let from = self.laid.max(output.start());
@@ -199,27 +201,40 @@ fn line_start(output: &Scrollback, from: u64, count: usize) -> Option<u64> {
     /// Output of which no line ends with a carriage return is given up after this many bytes.
     const PATIENCE: u64 = 64 << 10;
     let mut end = output.end();
-    let mut found = 0;
+    let mut missing = count;
     let mut least = from;
     while end > least {
         let start = end.saturating_sub(4096).max(least);
-        let bytes = bytes_between(output, start, end);
+        let bytes = copy(output, start, end);
         let mut rest = &bytes[..];
-        while found < count
+        // To count is much faster than to look for each line.
+        let lines = line_feeds(rest);
+        if lines < missing {
+            missing -= lines;
+            end = start;
+            continue;
+        }
+        while missing > 0
             && let Some(at) = rest.iter().rposition(|byte| *byte == b'\n')
         {
-            found += 1;
+            missing -= 1;
             rest = &rest[..at];
         }
-        if found >= count {
-            if let Some(at) = rest.iter().rposition(|byte| *byte == b'\r') {
-                return Some(start + at as u64 + 1);
-            }
-            least = least.max(start.saturating_sub(PATIENCE));
+        if let Some(at) = rest.iter().rposition(|byte| *byte == b'\r') {
+            return Some(start + at as u64 + 1);
         }
+        least = least.max(start.saturating_sub(PATIENCE));
         end = start;
     }
     None
+}
+
+fn line_feeds(bytes: &[u8]) -> usize {
+    let (blocks, rest) = bytes.as_chunks();
+    let counts = blocks
+        .iter()
+        .map(|block| bytes_between(block, b'\n', b'\n').count_ones() as usize);
+    counts.sum::<usize>() + rest.iter().filter(|byte| **byte == b'\n').count()
 }
 
 /// The style after plain output. Only what follows the last reset counts.
@@ -241,10 +256,10 @@ impl Screen {
         self.buffer().height()
     }
 
-    /// Whether text scrolls the whole screen: there are no margins, and no long sequence is being skipped.
-    fn scrolls_as_a_whole(&self) -> bool {
+    /// Whether lines of text scroll all that they change: the cursor is between the margins, and no long sequence is being skipped.
+    fn scrolls_with_text(&self) -> bool {
         let buffer = self.buffer();
-        buffer.top == 0 && buffer.bottom + 1 == buffer.height() && self.skipped.is_none()
+        (buffer.top..=buffer.bottom).contains(&buffer.y) && self.skipped.is_none()
     }
 
     /// Continues after output that was skipped, at the beginning of a row.
@@ -258,17 +273,40 @@ impl Screen {
 impl Style {
     /// Applies the sequences in plain output. Returns the number of bytes that were looked at; the rest is the beginning of a sequence.
     fn apply_all(&mut self, bytes: &[u8]) -> usize {
-        let mut at = 0;
-        while let Some(next) = bytes[at..].iter().position(|byte| *byte == ESC) {
-            at += next;
-            let taken = super::parser::parse_one(&bytes[at..], |params| self.apply(params));
-            let Some(taken) = taken else {
+        for at in escapes(bytes) {
+            if super::parser::parse_one(&bytes[at..], self).is_none() {
                 return at;
-            };
-            at += taken;
+            }
         }
         bytes.len()
     }
+}
+
+impl Perform for Style {
+    fn unit(&mut self, unit: Unit<'_>) {
+        if let Unit::Csi(csi) = unit
+            && csi.last == b'm'
+        {
+            self.apply(&csi.params);
+        }
+    }
+}
+
+/// The beginnings of sequences.
+fn escapes(bytes: &[u8]) -> Vec<usize> {
+    let mut found = Vec::with_capacity(bytes.len() / 16);
+    let (blocks, rest) = bytes.as_chunks();
+    for (number, block) in blocks.iter().enumerate() {
+        let mut places = bytes_between(block, ESC, ESC);
+        while places != 0 {
+            found.push(number * block.len() + places.trailing_zeros() as usize);
+            places &= places - 1;
+        }
+    }
+    let rest = rest.iter().enumerate();
+    let rest = rest.filter(|(_, byte)| **byte == ESC);
+    found.extend(rest.map(|(at, _)| blocks.as_flattened().len() + at));
+    found
 }
 
 const ESC: u8 = 0x1b;
@@ -279,11 +317,13 @@ fn last_reset(output: &Scrollback, from: u64, to: u64) -> u64 {
     let mut end = to;
     while end > from {
         let start = end.saturating_sub(WINDOW).max(from);
-        let bytes = bytes_between(output, start, end);
-        let resets = |sequence: &[u8]| matches!(sequence, b"\x1b[m" | b"\x1b[0m" | b"\x1b[0;");
-        let found = (0..bytes.len()).rev().find(|at| {
-            let sequence = &bytes[*at..];
-            resets(&sequence[..sequence.len().min(3)]) || resets(&sequence[..sequence.len().min(4)])
+        let bytes = copy(output, start, end);
+        let mut sequences = escapes(&bytes).into_iter().rev();
+        let found = sequences.find(|at| {
+            matches!(
+                bytes[*at..],
+                [ESC, b'[', b'm', ..] | [ESC, b'[', b'0', b'm' | b';', ..]
+            )
         });
         if let Some(found) = found {
             return start + found as u64;
@@ -298,7 +338,7 @@ fn last_reset(output: &Scrollback, from: u64, to: u64) -> u64 {
 }
 
 /// A copy of output.
-fn bytes_between(output: &Scrollback, from: u64, to: u64) -> Vec<u8> {
+fn copy(output: &Scrollback, from: u64, to: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity((to - from) as usize);
     let mut at = from;
     while at < to {
@@ -307,108 +347,4 @@ fn bytes_between(output: &Scrollback, from: u64, to: u64) -> Vec<u8> {
         at += piece.len() as u64;
     }
     bytes
-}
-
-/// Tells whether output is plain: text, line ends, tabs and sequences for colors and attributes.
-#[derive(Debug)]
-struct Skimmer {
-    /// The output before this offset was looked at. It stays where it is once output is not plain.
-    at: u64,
-    /// Whether the output that is not laid out is plain so far.
-    is_plain: bool,
-    /// Whether it has any sequence.
-    has_styles: bool,
-    state: SkimState,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SkimState {
-    Text,
-    Escape,
-    Csi,
-    /// After the first byte of the characters U+0080 to U+00BF, some of which are control characters.
-    Latin,
-}
-
-impl Default for Skimmer {
-    fn default() -> Self {
-        Self {
-            at: 0,
-            is_plain: true,
-            has_styles: false,
-            state: SkimState::Text,
-        }
-    }
-}
-
-impl Skimmer {
-    /// Starts again after all output before `at` was laid out. `is_at_unit` is false if the beginning of a sequence is left.
-    fn restart(&mut self, at: u64, is_at_unit: bool) {
-        self.at = at;
-        self.is_plain = is_at_unit;
-        self.has_styles = false;
-        self.state = SkimState::Text;
-    }
-
-    /// Looks at new output.
-    fn skim(&mut self, output: &Scrollback) {
-        while self.is_plain && self.at < output.end() {
-            let (_, piece) = output.piece(self.at, PENDING);
-            self.at += piece.len() as u64;
-            self.is_plain = self.take(piece);
-        }
-    }
-
-    fn take(&mut self, mut bytes: &[u8]) -> bool {
-        while !bytes.is_empty() {
-            if self.state == SkimState::Text {
-                // Most blocks have nothing but text. The compiler makes this a few instructions for each block.
-                const BLOCK: usize = 16;
-                while let Some((block, rest)) = bytes.split_first_chunk::<BLOCK>() {
-                    if block
-                        .iter()
-                        .fold(false, |special, byte| special | is_special(*byte))
-                    {
-                        break;
-                    }
-                    bytes = rest;
-                }
-                let Some(next) = bytes.iter().position(|byte| is_special(*byte)) else {
-                    return true;
-                };
-                bytes = &bytes[next..];
-                // Most sequences are in one piece.
-                if let [ESC, b'[', rest @ ..] = bytes
-                    && let Some(last) = rest.iter().position(|byte| !matches!(byte, b'0'..=b';'))
-                {
-                    self.has_styles = true;
-                    if rest[last] != b'm' {
-                        return false;
-                    }
-                    bytes = &rest[last + 1..];
-                    continue;
-                }
-            }
-            let (byte, rest) = (bytes[0], &bytes[1..]);
-            self.has_styles |= byte == ESC;
-            self.state = match (self.state, byte) {
-                (SkimState::Text, ESC) => SkimState::Escape,
-                (SkimState::Text, 0xc2) => SkimState::Latin,
-                (SkimState::Escape, b'[') => SkimState::Csi,
-                (SkimState::Csi, b'0'..=b';') => SkimState::Csi,
-                (SkimState::Csi, b'm') => SkimState::Text,
-                (SkimState::Latin, 0xa0..) => SkimState::Text,
-                _ => return false,
-            };
-            bytes = rest;
-        }
-        true
-    }
-}
-
-/// Whether a byte is not part of plain text.
-fn is_special(byte: u8) -> bool {
-    (byte < 0x20) & (byte != b'\n') & (byte != b'\r') & (byte != b'\t')
-        | (byte == 0x7f)
-        | (byte == 0xc2)
 }

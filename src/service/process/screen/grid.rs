@@ -1,214 +1,9 @@
-//! The cells of a screen: rows, and a buffer of rows with its cursor, margins and tab stops.
-
-use std::borrow::Cow;
-use std::collections::VecDeque;
+//! The cells of a screen: a buffer of rows with its cursor, margins and tab stops.
 
 use super::ASCII;
+use super::history::History;
+use super::row::{Cell, Row, Rows};
 use super::style::Style;
-
-/// A cell. The second half of a wide character has the width 0 and no content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cell {
-    pub(super) content: Content,
-    pub(super) style: Style,
-}
-
-// The memory of screens is counted in cells.
-const _: () = assert!(size_of::<Cell>() == 16);
-
-/// A character, the number of a cluster of characters, or nothing; and the width in columns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Content(u32);
-
-const CLUSTER: u32 = 1 << 31;
-const WIDTH_SHIFT: u32 = 24;
-const WIDTH: u32 = 3 << WIDTH_SHIFT;
-const VALUE: u32 = (1 << WIDTH_SHIFT) - 1;
-
-impl Content {
-    /// Nothing, one column wide.
-    const EMPTY: Self = Self(1 << WIDTH_SHIFT);
-    /// The second half of a wide character.
-    const SECOND_HALF: Self = Self(0);
-
-    pub(super) fn character(character: char, width: u8) -> Self {
-        Self(u32::from(character) | (u32::from(width) << WIDTH_SHIFT))
-    }
-
-    pub(super) fn cluster(index: usize, width: u8) -> Self {
-        Self(CLUSTER | (u32::from(width) << WIDTH_SHIFT) | index as u32)
-    }
-
-    pub(super) fn is_empty(self) -> bool {
-        self.0 & !WIDTH == 0
-    }
-
-    pub(super) fn width(self) -> u8 {
-        ((self.0 & WIDTH) >> WIDTH_SHIFT) as u8
-    }
-
-    /// The character, or the number of the cluster.
-    pub(super) fn get(self) -> Result<char, usize> {
-        if self.0 & CLUSTER != 0 {
-            return Err((self.0 & VALUE) as usize);
-        }
-        Ok(char::from_u32(self.0 & VALUE)
-            .filter(|character| *character != '\0')
-            .unwrap_or(' '))
-    }
-}
-
-impl Cell {
-    /// An empty cell.
-    pub(super) fn empty(style: Style) -> Self {
-        Self {
-            content: Content::EMPTY,
-            style,
-        }
-    }
-
-    pub(super) fn second_half(style: Style) -> Self {
-        Self {
-            content: Content::SECOND_HALF,
-            style,
-        }
-    }
-
-    /// Whether it is like an erased cell: empty, with a background alone.
-    pub(super) fn is_erased(&self) -> bool {
-        *self == Self::empty(self.style.erased())
-    }
-
-    fn is_default(&self) -> bool {
-        *self == Self::empty(Style::default())
-    }
-
-    /// Whether it is the second half of a wide character.
-    pub(super) fn is_second_half(&self) -> bool {
-        self.content == Content::SECOND_HALF
-    }
-}
-
-/// A row of cells.
-#[derive(Clone, Debug)]
-pub(super) struct Row {
-    /// The first cells. The others are like `fill`, so that erasing a row takes no time, whatever its length.
-    pub(super) cells: Vec<Cell>,
-    fill: Cell,
-    /// Whether it continues the row before it.
-    pub(super) is_wrapped: bool,
-}
-
-impl Default for Row {
-    fn default() -> Self {
-        Self::new(Cell::empty(Style::default()))
-    }
-}
-
-impl Row {
-    fn new(fill: Cell) -> Self {
-        Self {
-            cells: Vec::new(),
-            fill,
-            is_wrapped: false,
-        }
-    }
-
-    /// The cells that `cells` does not have.
-    #[cfg(any(test, fuzzing))]
-    pub(super) fn fill(&self) -> Cell {
-        self.fill
-    }
-
-    /// Makes all cells alike.
-    pub(super) fn clear(&mut self, fill: Cell) {
-        self.cells.clear();
-        self.fill = fill;
-        self.is_wrapped = false;
-    }
-
-    /// The cells up to the last one that shows anything.
-    pub(super) fn shown(&self, cols: usize) -> Cow<'_, [Cell]> {
-        if !self.fill.is_default() && self.cells.len() < cols {
-            let mut cells = self.cells.clone();
-            cells.resize(cols, self.fill);
-            return Cow::Owned(cells);
-        }
-        let last = self.cells.iter().rposition(|cell| !cell.is_default());
-        Cow::Borrowed(&self.cells[..last.map_or(0, |last| last + 1)])
-    }
-
-    /// Changes the number of columns. New ones are empty.
-    fn resize(&mut self, old: usize, new: usize) {
-        if !self.fill.is_default() {
-            self.cells.resize(old, self.fill);
-            self.fill = Cell::empty(Style::default());
-        }
-        self.cells.truncate(new);
-        if self.cells.len() == new {
-            self.split_before(new, Style::default());
-        }
-    }
-
-    fn width_before(&self, at: usize) -> u8 {
-        match at.checked_sub(1) {
-            Some(before) => self
-                .cells
-                .get(before)
-                .map_or(1, |cell| cell.content.width()),
-            None => 1,
-        }
-    }
-
-    /// Replaces the first half of a wide character whose second half begins at `at`.
-    pub(super) fn split_before(&mut self, at: usize, style: Style) {
-        if self.width_before(at) == 2 {
-            self.cells[at - 1] = Cell::empty(style);
-        }
-    }
-
-    /// Replaces the second half of a wide character whose first half is gone.
-    pub(super) fn split_after(&mut self, at: usize, style: Style) {
-        if let Some(cell) = self.cells.get_mut(at).filter(|cell| cell.is_second_half()) {
-            *cell = Cell::empty(style);
-        }
-    }
-
-    /// Erases cells.
-    pub(super) fn erase(&mut self, from: usize, to: usize, style: Style) {
-        let to = to.min(self.cells.len());
-        self.split_before(from, style);
-        if self.width_before(to) == 2 && to < self.cells.len() {
-            self.cells[to] = Cell::empty(style);
-        }
-        if from < to {
-            self.cells[from..to].fill(Cell::empty(style));
-        }
-    }
-
-    /// Shifts cells to the right.
-    pub(super) fn insert(&mut self, at: usize, count: usize, style: Style) {
-        let len = self.cells.len();
-        // The cursor may be behind the last column.
-        let at = at % len;
-        self.split_before(at, style);
-        let count = count.min(len - at);
-        self.cells.copy_within(at..len - count, at + count);
-        self.cells[at..at + count].fill(Cell::empty(style));
-        self.split_before(len, style);
-    }
-
-    /// Shifts cells to the left.
-    pub(super) fn delete(&mut self, at: usize, count: usize, style: Style) {
-        let len = self.cells.len();
-        let at = at % len;
-        let count = count.min(len - at);
-        self.cells.copy_within(at + count..len, at);
-        self.cells[len - count..].fill(Cell::empty(style));
-        self.split_before(at, style);
-        self.split_after(at, style);
-    }
-}
 
 /// A saved cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,7 +30,7 @@ impl Default for Saved {
 /// The rows of a screen, with its cursor, margins and tab stops. There are two: the normal and the alternate one.
 #[derive(Debug)]
 pub(super) struct Buffer {
-    pub(super) rows: VecDeque<Row>,
+    pub(super) rows: Rows,
     pub(super) cols: usize,
     /// The column of the cursor. It is equal to `cols` after a character in the last column.
     pub(super) x: usize,
@@ -251,62 +46,6 @@ pub(super) struct Buffer {
     pub(super) history: Option<History>,
 }
 
-/// The rows above the screen.
-#[derive(Debug, Default)]
-pub(super) struct History {
-    pub(super) rows: VecDeque<Row>,
-    /// The number of cells in `rows`.
-    cells: usize,
-    max_rows: usize,
-    /// The maximum number of cells: those of `max_rows` rows of 80 columns.
-    max_cells: usize,
-    /// The number of rows that have scrolled out since the history was cleared.
-    pub(super) count: usize,
-}
-
-impl History {
-    pub(super) fn new(max_rows: usize) -> Self {
-        Self {
-            max_rows,
-            max_cells: max_rows.saturating_mul(80),
-            ..Self::default()
-        }
-    }
-
-    /// Adds a row. Returns one whose memory can be used again.
-    fn push(&mut self, mut row: Row) -> Option<Row> {
-        self.count += 1;
-        if self.max_rows == 0 {
-            return Some(row);
-        }
-        let last = row.cells.iter().rposition(|cell| *cell != row.fill);
-        let kept = Row {
-            cells: row.cells[..last.map_or(0, |last| last + 1)].to_vec(),
-            ..row
-        };
-        self.cells += kept.cells.len();
-        row.cells.clear();
-        self.rows.push_back(kept);
-        while self.rows.len() > self.max_rows || self.cells > self.max_cells {
-            let Some(oldest) = self.rows.pop_front() else {
-                break;
-            };
-            self.cells -= oldest.cells.len();
-        }
-        Some(row)
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.rows.clear();
-        self.cells = 0;
-        self.count = 0;
-    }
-
-    fn held(&self) -> usize {
-        self.cells * size_of::<Cell>() + self.rows.capacity() * size_of::<Row>()
-    }
-}
-
 /// The tab stops that a terminal begins with.
 fn default_tabs(cols: usize) -> Vec<bool> {
     (0..cols).map(|column| column % 8 == 0).collect()
@@ -315,7 +54,7 @@ fn default_tabs(cols: usize) -> Vec<bool> {
 impl Buffer {
     pub(super) fn new(rows: usize, cols: usize, history: Option<History>) -> Self {
         Self {
-            rows: (0..rows).map(|_| Row::default()).collect(),
+            rows: Rows::new(rows),
             cols,
             x: 0,
             y: 0,
@@ -367,20 +106,16 @@ impl Buffer {
         rows + self.tabs.len() + self.history.as_ref().map_or(0, History::held)
     }
 
-    /// The row of the cursor, with all its cells.
+    /// The row of the cursor, which is always on the screen.
+    #[inline]
     pub(super) fn row(&mut self) -> &mut Row {
         self.is_used = true;
-        // The cursor is always on the screen.
-        let row = &mut self.rows[self.y];
-        row.cells.resize(self.cols, row.fill);
-        row
+        &mut self.rows[self.y]
     }
 
     /// A cell, if the cursor's row has it.
     pub(super) fn cell(&self, column: usize) -> Option<Cell> {
-        let row = &self.rows[self.y];
-        let cell = row.cells.get(column).copied();
-        cell.or((column < self.cols).then_some(row.fill))
+        (column < self.cols).then(|| self.rows[self.y].cell(column))
     }
 
     /// Whether the tab stops are those of a new terminal.
@@ -391,18 +126,15 @@ impl Buffer {
     /// Scrolls the region up by a row. At the top of the screen, the row becomes history.
     pub(super) fn scroll(&mut self, style: Style, is_wrapped: bool) {
         self.is_used = true;
-        if self.top > 0 {
-            self.shift(self.top, self.bottom, 1, true, style);
-        } else if let Some(first) = self.rows.pop_front() {
-            let spare = match &mut self.history {
-                Some(history) => history.push(first),
-                None => Some(first),
-            };
-            let mut row = spare.unwrap_or_default();
-            row.clear(Cell::empty(style));
-            self.rows.insert(self.bottom, row);
+        if self.top == 0
+            && let Some(history) = &mut self.history
+        {
+            history.push(&self.rows[0]);
         }
-        self.rows[self.bottom].is_wrapped = is_wrapped;
+        self.rows.rotate_up(self.top, self.bottom, 1);
+        let row = &mut self.rows[self.bottom];
+        row.clear(Cell::empty(style));
+        row.is_wrapped = is_wrapped;
     }
 
     /// Shifts the rows from `first` to `last` up or down. Empty rows fill the gap.
@@ -415,29 +147,28 @@ impl Buffer {
         style: Style,
     ) {
         self.is_used = true;
-        let rows = &mut self.rows.make_contiguous()[first..=last];
-        let count = count.min(rows.len());
+        let count = count.min(last + 1 - first);
         let free = if up {
-            rows.rotate_left(count);
-            rows.len() - count..rows.len()
+            self.rows.rotate_up(first, last, count);
+            last + 1 - count..last + 1
         } else {
-            rows.rotate_right(count);
-            0..count
+            self.rows.rotate_down(first, last, count);
+            first..first + count
         };
-        for row in &mut rows[free] {
-            row.clear(Cell::empty(style));
+        for at in free {
+            self.rows[at].clear(Cell::empty(style));
         }
     }
 
     /// Shifts the cells from a column on in all rows of the region. Empty ones fill the gap.
     pub(super) fn shift_columns(&mut self, at: usize, right: bool, count: usize, style: Style) {
         self.is_used = true;
-        for row in self.rows.range_mut(self.top..=self.bottom) {
-            row.cells.resize(self.cols, row.fill);
+        for y in self.top..=self.bottom {
+            let row = &mut self.rows[y];
             if right {
-                row.insert(at, count, style);
+                row.insert(at, count, self.cols, style);
             } else {
-                row.delete(at, count, style);
+                row.delete(at, count, self.cols, style);
             }
             row.is_wrapped = false;
         }
@@ -445,9 +176,7 @@ impl Buffer {
 
     pub(super) fn clear_row(&mut self, at: usize, style: Style) {
         self.is_used = true;
-        if let Some(row) = self.rows.get_mut(at) {
-            row.clear(Cell::empty(style));
-        }
+        self.rows[at].clear(Cell::empty(style));
     }
 
     pub(super) fn next_tab(&self, from: usize) -> usize {
@@ -467,7 +196,7 @@ impl Buffer {
     pub(super) fn resize(&mut self, rows: usize, cols: usize) {
         self.is_used = true;
         let old = self.cols;
-        for row in &mut self.rows {
+        for row in self.rows.iter_mut() {
             row.resize(old, cols);
         }
         self.tabs
@@ -477,13 +206,7 @@ impl Buffer {
         while self.rows.len() < rows {
             let is_last = self.y + 1 == self.rows.len();
             let history = self.history.as_mut().filter(|_| is_last);
-            let back = history.and_then(|history| {
-                let row = history.rows.pop_back()?;
-                history.cells -= row.cells.len();
-                history.count -= 1;
-                Some(row)
-            });
-            match back {
+            match history.and_then(History::pop) {
                 Some(mut row) => {
                     row.resize(old, cols);
                     self.rows.push_front(row);
@@ -497,8 +220,9 @@ impl Buffer {
                 self.rows.pop_back();
                 continue;
             }
-            if let (Some(row), Some(history)) = (self.rows.pop_front(), &mut self.history) {
-                history.push(row);
+            let row = self.rows.pop_front();
+            if let Some(history) = &mut self.history {
+                history.push(&row);
             }
             self.y = self.y.saturating_sub(1);
         }

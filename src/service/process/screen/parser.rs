@@ -9,6 +9,9 @@ pub(super) const MAX_SEQUENCE: usize = 4096;
 /// The maximum number of parameters. Further ones are ignored.
 const MAX_PARAMS: usize = 32;
 
+/// The largest value of a parameter. Larger ones mean the same.
+const MAX_VALUE: u32 = 0x7fff_ffff;
+
 const ESC: u8 = 0x1b;
 
 /// A unit of output.
@@ -30,6 +33,11 @@ pub(super) enum Unit<'a> {
     Nothing,
     /// The beginning of a string that is too long.
     Long,
+}
+
+/// Takes units.
+pub(super) trait Perform {
+    fn unit(&mut self, unit: Unit<'_>);
 }
 
 /// A control sequence of which the rest is skipped.
@@ -58,7 +66,7 @@ pub(super) struct Params {
     values: [u32; MAX_PARAMS],
     len: usize,
     subs: [u32; MAX_PARAMS],
-    /// The end of the subparameters of each parameter in `subs`.
+    /// The end of the subparameters of each parameter in `subs`, if there are any.
     sub_ends: [u8; MAX_PARAMS],
     sub_len: usize,
 }
@@ -100,7 +108,7 @@ impl Params {
 
     /// The subparameters of a parameter, which follow it after colons.
     pub(super) fn sub(&self, at: usize) -> &[u32] {
-        if at >= self.len {
+        if at >= self.len || self.sub_len == 0 {
             return &[];
         }
         let start = match at {
@@ -170,19 +178,15 @@ impl<'p> ParamsReader<'p> {
                 *value = before
                     .saturating_mul(10)
                     .saturating_add(digit)
-                    .min(0x7fff_ffff);
+                    .min(MAX_VALUE);
             }
         }
     }
 }
 
-/// Takes units from the beginning of `bytes`, and passes each one to `unit`. Returns the number of bytes that
+/// Takes units from the beginning of `bytes`, and passes each one to `out`. Returns the number of bytes that
 /// were taken. The rest is the beginning of a unit.
-pub(super) fn parse(
-    bytes: &[u8],
-    skipped: &mut Option<Skipped>,
-    mut unit: impl FnMut(Unit<'_>),
-) -> usize {
+pub(super) fn parse(bytes: &[u8], skipped: &mut Option<Skipped>, out: &mut impl Perform) -> usize {
     let mut csi = Csi::default();
     let csi = &mut csi;
     let mut at = 0;
@@ -200,19 +204,17 @@ pub(super) fn parse(
         }
         let taken = match rest[0] {
             0x20..=0x7e => {
-                let is_text = |byte: &u8| matches!(byte, 0x20..=0x7e);
-                let count = rest.iter().position(|byte| !is_text(byte));
-                let count = count.unwrap_or(rest.len());
-                unit(Unit::Ascii(&rest[..count]));
+                let count = text_length(rest);
+                out.unit(Unit::Ascii(&rest[..count]));
                 Some(count)
             }
-            ESC => escape(rest, csi, &mut unit),
+            ESC => escape(rest, csi, out),
             0x7f => Some(1),
             control @ 0..=0x1f => {
-                unit(Unit::Control(control));
+                out.unit(Unit::Control(control));
                 Some(1)
             }
-            0x80.. => character(rest, csi, &mut unit),
+            0x80.. => character(rest, csi, out),
         };
         match taken {
             Some(count) => at += count,
@@ -220,12 +222,32 @@ pub(super) fn parse(
             None => {
                 let kind = long_kind(rest);
                 *skipped = Some(kind);
-                unit(Unit::Long);
+                out.unit(Unit::Long);
                 at += MAX_SEQUENCE;
             }
         }
     }
     at
+}
+
+/// The number of printable ASCII characters at the beginning.
+#[inline]
+fn text_length(bytes: &[u8]) -> usize {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let mut count = 0;
+    while let Some(word) = bytes[count..].first_chunk() {
+        let word = u64::from_le_bytes(*word);
+        // The highest bit of each byte below 0x20 or above 0x7e, up to the first such byte, which is all that is asked for.
+        let others =
+            (word.wrapping_sub(0x20 * ONES) | word.wrapping_add(ONES) | word) & (0x80 * ONES);
+        if others != 0 {
+            return count + others.trailing_zeros() as usize / 8;
+        }
+        count += 8;
+    }
+    let mut rest = bytes[count..].iter();
+    let other = rest.position(|byte| !matches!(byte, 0x20..=0x7e));
+    other.map_or(bytes.len(), |other| count + other)
 }
 
 /// The kind of an incomplete sequence.
@@ -289,35 +311,36 @@ fn decode(rest: &[u8]) -> Decoded {
     }
 }
 
-fn character(rest: &[u8], csi: &mut Csi, unit: &mut impl FnMut(Unit<'_>)) -> Option<usize> {
+fn character(rest: &[u8], csi: &mut Csi, out: &mut impl Perform) -> Option<usize> {
     let (character, length) = match decode(rest) {
         Decoded::Character(character, length) => (character, length),
         Decoded::Invalid(length) => return Some(length),
         Decoded::Incomplete => return None,
     };
     match character {
-        '\u{90}' | '\u{98}' | '\u{9e}' | '\u{9f}' => string(rest, length, unit, Skipped::String),
-        '\u{9d}' => string(rest, length, unit, Skipped::Osc),
-        '\u{9b}' => control_sequence(rest, length, csi, unit),
+        '\u{90}' | '\u{98}' | '\u{9e}' | '\u{9f}' => string(rest, length, out, Skipped::String),
+        '\u{9d}' => string(rest, length, out, Skipped::Osc),
+        '\u{9b}' => control_sequence(rest, length, csi, out),
         '\u{80}'..='\u{9f}' => {
-            unit(Unit::Control(character as u8));
+            out.unit(Unit::Control(character as u8));
             Some(length)
         }
         _ => {
-            unit(Unit::Character(character));
+            out.unit(Unit::Character(character));
             Some(length)
         }
     }
 }
 
-fn escape(rest: &[u8], csi: &mut Csi, unit: &mut impl FnMut(Unit<'_>)) -> Option<usize> {
+#[inline]
+fn escape(rest: &[u8], csi: &mut Csi, out: &mut impl Perform) -> Option<usize> {
     match rest.get(1)? {
-        b'[' => control_sequence(rest, 2, csi, unit),
-        b']' => string(rest, 2, unit, Skipped::Osc),
-        b'P' | b'X' | b'^' | b'_' => string(rest, 2, unit, Skipped::String),
+        b'[' => control_sequence(rest, 2, csi, out),
+        b']' => string(rest, 2, out, Skipped::Osc),
+        b'P' | b'X' | b'^' | b'_' => string(rest, 2, out, Skipped::String),
         _ => {
             let end = sequence_end(rest, 1, false)?;
-            execute_inside(&rest[1..end.at], unit);
+            execute_inside(&rest[1..end.at], out);
             if end.is_complete {
                 let collected = rest[1..end.at].iter();
                 let collected = collected.filter(|byte| matches!(byte, 0x20..=0x2f));
@@ -328,7 +351,7 @@ fn escape(rest: &[u8], csi: &mut Csi, unit: &mut impl FnMut(Unit<'_>)) -> Option
                     _ => u8::MAX,
                 };
                 let last = rest[end.at];
-                unit(Unit::Escape { intermediate, last });
+                out.unit(Unit::Escape { intermediate, last });
             }
             Some(end.next)
         }
@@ -379,44 +402,81 @@ fn sequence_end(rest: &[u8], from: usize, is_csi: bool) -> Option<End> {
 }
 
 /// Executes the control characters inside a sequence.
-fn execute_inside(inside: &[u8], unit: &mut impl FnMut(Unit<'_>)) {
+fn execute_inside(inside: &[u8], out: &mut impl Perform) {
     for byte in inside.iter().filter(|byte| **byte < 0x20) {
-        unit(Unit::Control(*byte));
+        out.unit(Unit::Control(*byte));
     }
 }
 
-/// Most sequences have nothing but parameters. Returns the length of such a sequence.
+/// Most sequences have nothing but a few numbers. Returns the length of such a sequence.
+#[inline]
 fn simple_sequence(rest: &[u8], from: usize, csi: &mut Csi) -> Option<usize> {
-    (csi.prefix, csi.intermediate) = (0, 0);
-    let mut reader = ParamsReader::new(&mut csi.params);
+    /// Further digits could exceed `MAX_VALUE`.
+    const MAX_DIGITS: usize = 9;
     let limit = rest.len().min(MAX_SEQUENCE);
-    for (at, byte) in rest[..limit].iter().enumerate().skip(from) {
-        match byte {
-            0x30..=0x3b => reader.push(*byte),
-            0x40..=0x7e => {
-                csi.last = *byte;
-                return Some(at + 1);
-            }
-            0x3c..=0x3f if at == from => csi.prefix = *byte,
-            _ => return None,
+    let mut bytes = rest.get(from..limit)?;
+    csi.prefix = match bytes {
+        [prefix @ 0x3c..=0x3f, others @ ..] => {
+            bytes = others;
+            *prefix
         }
+        _ => 0,
+    };
+    for (count, param) in csi.params.values.iter_mut().enumerate() {
+        let mut value = 0_u32;
+        let mut digits = 0;
+        let end = loop {
+            let byte = *bytes.get(digits)?;
+            let digit = byte.wrapping_sub(b'0');
+            if digit > 9 {
+                break byte;
+            }
+            value = value.wrapping_mul(10).wrapping_add(u32::from(digit));
+            digits += 1;
+        };
+        if digits > MAX_DIGITS {
+            return None;
+        }
+        *param = value;
+        bytes = &bytes[digits + 1..];
+        if end == b';' {
+            continue;
+        }
+        if !matches!(end, 0x40..=0x7e) {
+            return None;
+        }
+        (csi.params.len, csi.params.sub_len) = (count + 1, 0);
+        (csi.intermediate, csi.last) = (0, end);
+        return Some(limit - bytes.len());
     }
     None
 }
 
+#[inline]
 fn control_sequence(
     rest: &[u8],
     from: usize,
     csi: &mut Csi,
-    unit: &mut impl FnMut(Unit<'_>),
+    out: &mut impl Perform,
 ) -> Option<usize> {
     if let Some(length) = simple_sequence(rest, from, csi) {
-        unit(Unit::Csi(csi));
+        out.unit(Unit::Csi(csi));
         return Some(length);
     }
+    other_sequence(rest, from, csi, out)
+}
+
+/// Takes a control sequence of any kind.
+#[cold]
+fn other_sequence(
+    rest: &[u8],
+    from: usize,
+    csi: &mut Csi,
+    out: &mut impl Perform,
+) -> Option<usize> {
     let end = sequence_end(rest, from, true)?;
     let inside = &rest[from..end.at];
-    execute_inside(inside, unit);
+    execute_inside(inside, out);
     if !end.is_complete {
         return Some(end.next);
     }
@@ -438,17 +498,12 @@ fn control_sequence(
         }
         is_first = false;
     }
-    unit(Unit::Csi(csi));
+    out.unit(Unit::Csi(csi));
     Some(end.next)
 }
 
 /// A string: an operating system command, or one that has no effect.
-fn string(
-    rest: &[u8],
-    from: usize,
-    unit: &mut impl FnMut(Unit<'_>),
-    kind: Skipped,
-) -> Option<usize> {
+fn string(rest: &[u8], from: usize, out: &mut impl Perform, kind: Skipped) -> Option<usize> {
     let limit = rest.len().min(MAX_SEQUENCE);
     for at in from..limit {
         let next = match (rest[at], kind) {
@@ -457,7 +512,7 @@ fn string(
             // It begins the next sequence.
             (ESC, _) => at,
             (0x18 | 0x1a, _) => {
-                unit(Unit::Nothing);
+                out.unit(Unit::Nothing);
                 return Some(at + 1);
             }
             (0x07, Skipped::Osc) => at + 1,
@@ -465,7 +520,7 @@ fn string(
             (0xc2, _) if rest[at + 1] == 0x9c => at + 2,
             _ => continue,
         };
-        unit(match kind {
+        out.unit(match kind {
             Skipped::Osc => Unit::Osc(&rest[from..at]),
             Skipped::String | Skipped::Csi => Unit::Nothing,
         });
@@ -475,10 +530,6 @@ fn string(
 }
 
 /// Takes the control sequence at the beginning of `bytes`. Returns its length, unless it is incomplete.
-pub(super) fn parse_one(bytes: &[u8], mut apply: impl FnMut(&Params)) -> Option<usize> {
-    escape(bytes, &mut Csi::default(), &mut |unit| {
-        if let Unit::Csi(csi) = unit {
-            apply(&csi.params);
-        }
-    })
+pub(super) fn parse_one(bytes: &[u8], out: &mut impl Perform) -> Option<usize> {
+    escape(bytes, &mut Csi::default(), out)
 }

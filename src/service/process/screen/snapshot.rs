@@ -1,10 +1,12 @@
 //! What a screen shows, as text and as the sequences that rebuild it on another terminal.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use super::graphemes::{Last, Step};
-use super::grid::{Buffer, Cell, Row, Saved};
+use super::grid::{Buffer, Saved};
 use super::parser::Skipped;
+use super::row::{Cell, Row};
 use super::style::Style;
 use super::{ASCII, Clusters, Screen};
 
@@ -43,8 +45,8 @@ impl Screen {
     pub(crate) fn view(&self, above: usize, format: Format) -> View {
         let buffer = self.buffer();
         let lines = self.rows(buffer, above).map(|row| match format {
-            Format::Json | Format::Text => self.text(row),
-            Format::Ansi => self.ansi(row),
+            Format::Json | Format::Text => self.text(&row),
+            Format::Ansi => self.ansi(&row),
         });
         View {
             rows: buffer.height(),
@@ -59,12 +61,14 @@ impl Screen {
     }
 
     /// The last rows of the history and those of the screen.
-    fn rows<'b>(&self, buffer: &'b Buffer, above: usize) -> impl Iterator<Item = &'b Row> {
-        let history = buffer.history.as_ref().map(|history| {
-            let skipped = history.rows.len().saturating_sub(above);
-            history.rows.range(skipped..)
-        });
-        history.into_iter().flatten().chain(&buffer.rows)
+    fn rows<'b>(&self, buffer: &'b Buffer, above: usize) -> impl Iterator<Item = Cow<'b, Row>> {
+        let history = buffer.history.as_ref();
+        let history = history
+            .into_iter()
+            .flat_map(move |history| history.last(above));
+        history
+            .map(Cow::Owned)
+            .chain(buffer.rows.iter().map(Cow::Borrowed))
     }
 
     fn text(&self, row: &Row) -> String {
@@ -126,9 +130,14 @@ impl Screen {
         let limit = out.len() + MAX_SNAPSHOT;
         let mut writer = Writer::new(&self.clusters, out);
         writer.sequence(format_args!("\x1b[H"));
-        while let Some(row) = rows.next() {
+        while let Some(mut row) = rows.next() {
             if writer.out.len() > limit {
                 break;
+            }
+            if row.cells.len() > buffer.cols {
+                // It has scrolled out when the screen was wider.
+                let width = row.cells.len();
+                row.to_mut().resize(width, buffer.cols);
             }
             let cells = row.shown(buffer.cols);
             let next = rows.peek();
@@ -137,7 +146,7 @@ impl Screen {
                 Wrap::OfWide => &cells[..cells.len().min(buffer.cols - 1)],
                 _ => &cells[..],
             };
-            writer.row(written, row, buffer.cols);
+            writer.row(written, &row, buffer.cols);
             match wrap {
                 // The first character of the next row wraps.
                 Wrap::OfText => {}

@@ -133,11 +133,15 @@ impl Style {
                     }
                     at += taken;
                 }
-                code => {
-                    if let Some((flag, _)) = FLAGS.iter().find(|(_, on)| *on == code) {
-                        self.set(*flag, true);
-                    }
-                }
+                1 => self.set(BOLD, true),
+                2 => self.set(DIM, true),
+                3 => self.set(ITALIC, true),
+                5 => self.set(BLINK, true),
+                7 => self.set(INVERSE, true),
+                8 => self.set(INVISIBLE, true),
+                9 => self.set(STRIKE, true),
+                53 => self.set(OVERLINE, true),
+                _ => {}
             }
             at += 1;
         }
@@ -181,9 +185,7 @@ fn extended(params: &Params, at: usize) -> (Option<Color>, usize) {
         [2, _, values @ ..] => return (color(2, values), 0),
         [mode, values @ ..] => return (color(*mode, values), 0),
     }
-    let rest: Vec<u32> = (at + 2..params.len().min(at + 5))
-        .map(|at| params.get(at))
-        .collect();
+    let rest = [2, 3, 4].map(|next| params.get(at + next));
     let mode = if at + 1 < params.len() {
         params.get(at + 1)
     } else {

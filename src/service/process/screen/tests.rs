@@ -181,11 +181,30 @@ fn output_in_pieces_shows_the_same() {
         let mut data = random_output(&mut random, length);
         // Lines scroll away what can be skipped.
         if random.below(2) == 0 {
-            let count = random.below(200);
-            data.extend_from_slice("plain \x1b[32mgreen\x1b[m\r\n".repeat(count).as_bytes());
+            let lines = [
+                "plain \x1b[32mgreen\x1b[m\r\n",
+                "\x1b[1;31m\x1b[Kerror\x1b[m\x1b[K: \x1b[44m\x1b[1Kblue\r\n",
+            ];
+            let line = lines[random.below(lines.len())];
+            data.extend_from_slice(line.repeat(random.below(200)).as_bytes());
         }
         crate::fuzz::screen(&data);
     }
+}
+
+/// Rows that have scrolled out of a wider screen once wrapped into the rows below them.
+#[test]
+fn a_snapshot_cuts_off_rows_of_a_wider_screen() {
+    let mut screen = Screen::new(SIZE, 10);
+    screen.feed("x".repeat(12 * 5 + 1).as_bytes());
+    screen.resize(TerminalSize { rows: 3, cols: 8 });
+    let mut rebuilt = screen.empty();
+    rebuilt.feed(screen.rebuild(10).as_bytes());
+    assert_eq!(rebuilt.dump_loosely(), screen.dump_loosely());
+    assert_eq!(
+        rebuilt.view(0, Format::Text).lines,
+        ["xxxxxxxx", "xxxxxxxx", "x"]
+    );
 }
 
 #[test]
