@@ -179,6 +179,7 @@ run_ttyd() {
 # The screen of the server beside headless xterm.js. tests/interop/screen/run.sh has more programs and sessions.
 run_screen() {
   tests/interop/screen/run.sh 4 vim less tmux mc bash
+  python3 tests/interop/screen/widths.py
 }
 run_fullscreen() {
   venv
