@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The modules of the crate from the bottom to the top.
-const LAYERS: [&str; 10] = [
+const LAYERS: [&str; 11] = [
     "sys",
+    "record",
     "secret",
     "text",
     "log_event",

@@ -172,6 +172,8 @@ pub mod protocol;
 #[cfg(test)]
 mod random;
 #[cfg(feature = "server")]
+pub mod record;
+#[cfg(feature = "server")]
 mod secret;
 #[cfg(feature = "server")]
 mod server;
@@ -192,11 +194,11 @@ pub use server::{
     Access, AdoptedOrphans, ClientId, ClientStatus, Config, ConfigError, Connect, ConnectError,
     Context, Credential, Ended, Error, Handle, Histogram, Interest, Keep, LinkTarget, Listen,
     ListenAddress, Metrics, ParseClientIdError, ParseListenError, ParsePeersError,
-    ParseResourceError, ParseScopeError, ParseSecretError, ParseTargetError, Peers, Principal,
-    ProtectedResource, Proxies, Readiness, Reload, Remote, ResponseEvent, ResumeConfig,
+    ParseResourceError, ParseScopeError, ParseSecretError, ParseTargetError, Passed, Peers,
+    Principal, ProtectedResource, Proxies, Readiness, Reload, Remote, ResponseEvent, ResumeConfig,
     ResumeStatus, Retry, Route, Scope, Secret, SendError, Server, Service, ServiceId, SourceId,
-    Status, StatusFields, StatusValue, Stopped, SubscribeError, Target, TimerId, Token, Tokens,
-    TokensError, Traffic,
+    Status, StatusFields, StatusValue, Stopped, SubscribeError, Successor, Target, TimerId, Token,
+    Tokens, TokensError, Traffic,
 };
 #[cfg(feature = "tls")]
 pub use server::{ClientTls, TlsConfig, TlsError, TlsIdentity};

@@ -1,5 +1,6 @@
 //! The settings of commands that connect to a server.
 
+use std::cell::RefCell;
 use std::env::VarError;
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,17 +8,21 @@ use std::ops::Range;
 use std::path::Path;
 #[cfg(feature = "tls")]
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::defaults::TOKEN_VARIABLE;
+use super::run::Failure;
 use super::settings::Settings;
 #[cfg(feature = "tls")]
 use super::tls::read;
-use crate::service::{Framing, Problem};
+use crate::service::{Answer, Framing, Inquiry, Problem, Routes};
 use crate::sys::mask_arguments;
 #[cfg(feature = "tls")]
 use crate::{ClientTls, TlsError};
-use crate::{Connect, ParseTargetError, Proxies, Target, Token};
+use crate::{Connect, ParseTargetError, Proxies, Server, Target, Token};
 
 /// The maximum size of a token file.
 const MAX_TOKEN_FILE: u64 = 64 << 10;
@@ -119,6 +124,19 @@ impl Settings {
             self.server.resume = None;
         }
         Ok(())
+    }
+
+    /// Sends a request to a server and returns the answer.
+    pub(super) fn ask(
+        &self,
+        (inquiry, answer): (Inquiry, Rc<RefCell<Answer>>),
+    ) -> Result<Answer, Failure> {
+        // As for a server, so that the loop is compiled once.
+        let routes = Routes::builder().add_without_idle_timeout("/...".parse()?, Box::new(inquiry));
+        let mut server = Server::without_listeners(self.server.clone(), routes.build()?)?;
+        server.stop_on_signals()?;
+        server.run()?;
+        Ok(answer.replace(Ok(Value::Null)))
     }
 
     /// The outgoing connection that the flags describe. Takes the token out of the process list.

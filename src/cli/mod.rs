@@ -34,6 +34,7 @@ use self::commands::token::TokenCommand;
 use self::output::Colors;
 use self::parser::parse;
 use self::settings::Settings;
+use crate::Passed;
 use crate::sys::unblock_signals;
 
 /// How the program ends.
@@ -91,7 +92,10 @@ impl From<String> for UsageError {
 
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
-    if let Err(error) = unblock_signals() {
+    // A program that replaces another one gets the signals of the time in between when it can handle them.
+    if !Passed::is_coming()
+        && let Err(error) = unblock_signals()
+    {
         return fail(
             &format!("cannot unblock signals: {error}"),
             Outcome::Failure,

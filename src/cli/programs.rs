@@ -3,6 +3,8 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{Access, access};
@@ -17,6 +19,29 @@ pub(super) fn own_command() -> String {
     let argument = || env::args_os().next().unwrap_or_default();
     let path = program.map_or_else(argument, OsString::from);
     command_of(Path::new(&path))
+}
+
+/// The path by which this program was started. Another version may be there later.
+///
+/// # Errors
+///
+/// The system does not say where the program is.
+pub(super) fn own_path() -> io::Result<PathBuf> {
+    let executed = env::current_exe()?;
+    let is_same = |path: &PathBuf| {
+        let found = (fs::canonicalize(path), fs::canonicalize(&executed));
+        matches!(found, (Ok(one), Ok(other)) if one == other)
+    };
+    // A link, such as one of a package manager, leads to another version later.
+    let name = PathBuf::from(env::args_os().next().unwrap_or_default());
+    let named = if name.components().count() > 1 {
+        std::path::absolute(&name).ok()
+    } else {
+        let paths = env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
+        let mut candidates = env::split_paths(&paths).map(|folder| folder.join(&name));
+        candidates.find(is_same)
+    };
+    Ok(named.filter(is_same).unwrap_or(executed))
 }
 
 fn command_of(program: &Path) -> String {
@@ -118,7 +143,7 @@ enum Found {
 }
 
 fn look(path: &PathBuf) -> Found {
-    match std::fs::metadata(path) {
+    match fs::metadata(path) {
         Ok(found) if found.is_file() && access(path, Access::EXEC_OK).is_ok() => Found::Program,
         Ok(_) => Found::Other,
         Err(_) => Found::Nothing,

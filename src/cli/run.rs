@@ -25,7 +25,10 @@ use crate::service::Routes;
 use crate::service::agent::AgentProtocol;
 use crate::sys::{NonblockingFd, take_descriptor};
 use crate::web::{ConsolePlace, RoutePage, Site};
-use crate::{Access, Config, Ended, Listen, ListenAddress, Reload, Server, Service, Token, Tokens};
+use crate::{
+    Access, Config, Ended, Listen, ListenAddress, Passed, Reload, Server, Service, Successor,
+    Token, Tokens,
+};
 
 /// How long to wait for room on standard output for the `listening` lines.
 const PRINT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -33,10 +36,7 @@ const PRINT_TIMEOUT: Duration = Duration::from_secs(5);
 /// An error of the server, or why its settings cannot be used.
 pub(super) type Failure = Box<dyn Error>;
 
-pub(super) fn run(
-    command: &'static Command,
-    #[cfg_attr(not(feature = "tls"), expect(unused_mut))] mut settings: Settings,
-) -> Outcome {
+pub(super) fn run(command: &'static Command, mut settings: Settings) -> Outcome {
     let default = if command.is_client() {
         // A client is silent in normal use, because its output may be mixed with that of the program that started it.
         LevelFilter::Warn.into()
@@ -58,6 +58,14 @@ pub(super) fn run(
     if let Serves::Client(run) = command.serves {
         return run(settings).unwrap_or_else(|error| fail(&with_causes(&*error), Outcome::Failure));
     }
+    let passed = match Passed::from_env() {
+        Ok(passed) => passed,
+        Err(error) => return fail(&error.to_string(), Outcome::Failure),
+    };
+    let passed = passed.map(|mut passed| {
+        settings.take_over(&passed.take_extra());
+        passed
+    });
     if let Err(error) = settings.find_programs(command) {
         return fail(&error, Outcome::Usage);
     }
@@ -74,7 +82,7 @@ pub(super) fn run(
         print("outrigger: the settings are valid\n");
         return Outcome::Clean;
     }
-    match serve(command, settings, routes) {
+    match serve(command, settings, routes, passed) {
         Ok(outcome) => outcome,
         Err(error) => {
             let hint = match error.downcast_ref() {
@@ -162,9 +170,10 @@ fn serve(
     command: &'static Command,
     mut settings: Settings,
     routes: Routes,
+    mut passed: Option<Passed>,
 ) -> Result<Outcome, Failure> {
     let config = Config {
-        listen: take_sockets(&settings.listen)?,
+        listen: take_sockets(&settings.listen, passed.as_mut())?,
         extra_metrics: Some(logging::metrics),
         extra_health: Some(logging::health),
         ..std::mem::take(&mut settings.server)
@@ -173,14 +182,25 @@ fn serve(
         listen: Vec::new(),
         ..config.clone()
     };
-    let mut server = Server::bind(config, routes)?;
+    let mut server = match &mut passed {
+        Some(passed) => Server::bind_passed(config, routes, passed)?,
+        None => Server::bind(config, routes)?,
+    };
     settings.server = kept;
+    if let Some(passed) = passed.take_if(|passed| passed.is_rehearsal()) {
+        server.continue_service(passed)?;
+        return Ok(Outcome::Clean);
+    }
     server.stop_on_signals()?;
     let orphans = server.adopt_orphans()?;
     let manager = ServiceManager::from_env();
     handle_hangup(&mut server, &settings, &manager)?;
+    allow_upgrades(&mut server, &settings, &manager)?;
     // If a service fails to start, the server is stopping, and `run` returns at once.
     if server.start().is_ok() {
+        if let Some(passed) = passed {
+            server.continue_service(passed)?;
+        }
         let announcement = announce(command, &settings, server.local_addresses())?;
         server.drop_when_stopping((announcement, manager.until_stopping()));
         manager.ready();
@@ -194,6 +214,29 @@ fn serve(
         (None, Ended::Cleanly) => Outcome::Clean,
         (None, Ended::AtOnce) => Outcome::Failure,
     })
+}
+
+/// Makes SIGUSR2 and `POST /upgrade` replace the program by the one that is then at its path.
+fn allow_upgrades(
+    server: &mut Server<Routes>,
+    settings: &Settings,
+    manager: &ServiceManager,
+) -> Result<(), Failure> {
+    if !cfg!(target_os = "linux") {
+        return Ok(());
+    }
+    let manager = manager.clone();
+    let program = match &settings.upgrade_program {
+        Some(program) => std::path::absolute(program)?,
+        None => programs::own_path()?,
+    };
+    let successor = Successor::new(program, std::env::args_os())
+        .with_extra(settings.pass_on())
+        .over_tcp(settings.has("allow-upgrade"))
+        // The next program says that it is ready.
+        .with_farewell(move || std::mem::forget(manager.reloading()));
+    server.upgrade_to(successor)?;
+    Ok(())
 }
 
 /// Makes SIGHUP reload the settings. A server in a terminal stops if the terminal has been closed, or if there is nothing to reload.
@@ -234,7 +277,12 @@ fn has_lost_terminal() -> bool {
 }
 
 /// Takes over the listening sockets that this process was started with.
-fn take_sockets(flags: &[ListenFlag]) -> Result<Vec<Listen>, Failure> {
+///
+/// The program that this one replaces may have passed them on.
+fn take_sockets(
+    flags: &[ListenFlag],
+    mut passed: Option<&mut Passed>,
+) -> Result<Vec<Listen>, Failure> {
     let mut listen = Vec::new();
     for (index, flag) in flags.iter().enumerate() {
         listen.push(match flag {
@@ -244,9 +292,12 @@ fn take_sockets(flags: &[ListenFlag]) -> Result<Vec<Listen>, Failure> {
                 if flags[..index].iter().any(is_same) {
                     return Err(format!("cannot listen on fd:{number}: it is given twice").into());
                 }
-                let socket = take_descriptor(*number)
-                    .map_err(|error| format!("cannot listen on fd:{number}: {error}"))?;
-                let listen = Listen::inherited(socket);
+                let failed = |error| format!("cannot listen on fd:{number}: {error}");
+                let listen = match &mut passed {
+                    Some(passed) if passed.is_rehearsal() => continue,
+                    Some(passed) => passed.take_inherited(*number).ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?,
+                    None => Listen::inherited(take_descriptor(*number).map_err(failed)?),
+                };
                 match tls {
                     Some(tls) => listen.with_tls(*tls),
                     None => listen,

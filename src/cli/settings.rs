@@ -6,6 +6,8 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use serde_json::{Map, Value, json};
+
 #[cfg(feature = "client")]
 use super::client::ClientSettings;
 use super::commands::Command;
@@ -41,6 +43,8 @@ pub(crate) struct Settings {
     pub(crate) oauth_resource: Option<PathBuf>,
     /// Whether the server generated its token and therefore prints it.
     pub(crate) token_is_generated: bool,
+    /// The program that replaces this one in an upgrade, if it is not at the path of this one.
+    pub(crate) upgrade_program: Option<PathBuf>,
     /// How to compress messages, if `--deflate` is given.
     #[cfg(feature = "deflate")]
     pub(crate) deflate: DeflateConfig,
@@ -81,7 +85,7 @@ pub(crate) struct Settings {
 pub(crate) struct AnnounceFlags {
     pub(crate) file: Option<String>,
     pub(crate) pid: Option<u32>,
-    pub(crate) extra: serde_json::Map<String, serde_json::Value>,
+    pub(crate) extra: Map<String, Value>,
 }
 
 /// A value of `--listen`.
@@ -119,6 +123,7 @@ impl Settings {
             token_file: None,
             oauth_resource: None,
             token_is_generated: false,
+            upgrade_program: None,
             #[cfg(feature = "deflate")]
             deflate: DeflateConfig::default(),
             path: None,
@@ -197,6 +202,20 @@ impl Settings {
     pub(crate) fn generated_token(&self) -> Option<&Token> {
         let token = self.server.access.tokens.only();
         token.filter(|_| self.token_is_generated)
+    }
+
+    /// What passes to the program that replaces this one: the generated token, because clients have it.
+    pub(crate) fn pass_on(&self) -> Value {
+        let token = self.generated_token().map(Token::reveal);
+        json!({"token": token})
+    }
+
+    /// Takes over what another program has passed on.
+    pub(crate) fn take_over(&mut self, passed: &Value) {
+        let token = passed["token"].as_str().and_then(Token::new);
+        if let Some(token) = token.filter(|_| self.token_is_generated) {
+            self.server.access.tokens = token.into();
+        }
     }
 
     /// The services to run, each with its settings: the routes, or the command itself.

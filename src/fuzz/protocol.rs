@@ -252,8 +252,19 @@ pub(crate) fn write_frame_with(first: u8, payload: &[u8], out: &mut Vec<u8>) {
 /// Checks the frames that a server sent: they are unmasked, only the last one is incomplete, and nothing follows CLOSE.
 /// Returns the number of data messages.
 #[cfg(feature = "server")]
-pub(crate) fn check_server_frames(mut bytes: &[u8]) -> usize {
+pub(crate) fn check_server_frames(bytes: &[u8]) -> usize {
     let mut messages = 0;
+    visit_server_frames(bytes, |opcode, _| {
+        messages += usize::from(!opcode.is_control())
+    });
+    messages
+}
+
+/// Visits the whole frames of a server, and checks them as [`check_server_frames`] does.
+pub(crate) fn visit_server_frames(
+    mut bytes: &[u8],
+    mut visit: impl FnMut(crate::protocol::OpCode, &[u8]),
+) {
     while let [first, second, ..] = bytes {
         let opcode = crate::protocol::OpCode::from_bits(first & 0xf).expect("a defined opcode");
         assert_eq!(
@@ -268,19 +279,18 @@ pub(crate) fn check_server_frames(mut bytes: &[u8]) -> usize {
                 10,
                 u64::from_be_bytes(*bytes[2..].first_chunk().expect("8 bytes")) as usize,
             ),
-            126 | 127 => return messages,
+            126 | 127 => return,
             len => (2, usize::from(len)),
         };
-        if bytes.len() < header + len {
-            return messages;
-        }
-        bytes = &bytes[header + len..];
+        let Some((frame, rest)) = bytes.split_at_checked(header + len) else {
+            return;
+        };
+        visit(opcode, &frame[header..]);
+        bytes = rest;
         if opcode == crate::protocol::OpCode::Close {
             assert!(bytes.is_empty(), "nothing after CLOSE");
         }
-        messages += usize::from(!opcode.is_control());
     }
-    messages
 }
 
 #[cfg(test)]

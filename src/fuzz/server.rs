@@ -1,7 +1,7 @@
 //! Operations on a whole server in memory, under simulated time.
 //!
-//! The operations are connections, bytes, ends of input, resets, reads, passing time, late and spurious events, and the
-//! calls of the service from inside its own methods. After each operation, the records of the service must agree with
+//! The operations are connections, bytes, ends of input, resets, reads, passing time, late and spurious events, upgrades, and
+//! the calls of the service from inside its own methods. After each operation, the records of the service must agree with
 //! the registry. At the end, every client that connected must have been disconnected once.
 
 use std::time::Duration;
@@ -131,6 +131,9 @@ fn operate(world: &mut World, operation: u8, argument: u8, plan: &mut &[u8]) {
         (7 | 8, Some(id)) => {
             world.add_room(id, usize::from(argument) * usize::from(operation));
             world.event(id, false, true, false);
+        }
+        (9, _) if operation >= 208 => {
+            world.upgrade();
         }
         (9, _) => world.pass(Duration::from_millis(u64::from(argument) * 20)),
         (10, _) => world.pass(Duration::from_secs(u64::from(argument))),

@@ -10,6 +10,9 @@ use super::frame::MAX_CONTROL_PAYLOAD;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CloseCode(pub u16);
 
+#[cfg(feature = "server")]
+crate::record::record!(CloseCode as u16);
+
 impl CloseCode {
     /// The connection served its purpose.
     pub const NORMAL: Self = Self(1000);
@@ -88,6 +91,25 @@ pub enum Cause {
     /// The server stops.
     Shutdown,
 }
+
+#[cfg(feature = "server")]
+crate::record::record_names!(Cause {
+    PeerClose,
+    Eof,
+    ReadError,
+    WriteError,
+    ProtocolError,
+    PingTimeout,
+    IdleTimeout,
+    SlowConsumer,
+    Memory,
+    RateLimit,
+    NotResumed,
+    Revoked,
+    Operator,
+    Service,
+    Shutdown,
+});
 
 impl Cause {
     /// Every cause, for tables of counters.
@@ -176,6 +198,13 @@ pub struct CloseReason {
     /// The reason in words.
     pub reason: Cow<'static, str>,
 }
+
+#[cfg(feature = "server")]
+crate::record::record!(CloseReason {
+    cause,
+    code,
+    reason,
+});
 
 impl CloseReason {
     /// Creates a close reason.

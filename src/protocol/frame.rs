@@ -29,6 +29,16 @@ pub enum OpCode {
     Pong = 0xa,
 }
 
+#[cfg(feature = "server")]
+crate::record::record_names!(OpCode {
+    Continuation,
+    Text,
+    Binary,
+    Close,
+    Ping,
+    Pong,
+});
+
 impl OpCode {
     /// The opcode with this value, if it is defined.
     pub const fn from_bits(bits: u8) -> Option<Self> {
@@ -72,6 +82,15 @@ pub struct FrameHeader {
     /// The number of payload bytes that follow.
     pub payload_len: u64,
 }
+
+#[cfg(feature = "server")]
+crate::record::record!(FrameHeader {
+    fin,
+    opcode,
+    compressed,
+    mask,
+    payload_len,
+});
 
 /// Parses the length of the payload, whose first form is `short`. Returns it, and where the mask begins; `None` if it has not
 /// arrived completely.

@@ -20,6 +20,9 @@ pub struct Accept {
     fields: Vec<(String, String)>,
 }
 
+#[cfg(feature = "server")]
+crate::record::record!(Accept { protocol, fields });
+
 impl Accept {
     /// Selects a subprotocol. The response omits it if the client did not offer it (RFC 6455 section 4.2.2).
     pub fn protocol(mut self, name: impl Into<String>) -> Self {

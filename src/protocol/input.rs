@@ -90,6 +90,9 @@ impl<'a> Input<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 
+#[cfg(feature = "server")]
+crate::record::record!(Time as u64);
+
 impl Time {
     /// The point in time `millis` milliseconds after the origin.
     pub const fn from_millis(millis: u64) -> Self {

@@ -1,7 +1,12 @@
 //! What is done to every byte of a payload: masking (RFC 6455 section 5.3), and validation of UTF-8 that arrives in pieces
 //! (RFC 3629, RFC 6455 section 8.1).
 
+#[cfg(feature = "server")]
+use serde_json::Value;
+
 use super::ProtocolError;
+#[cfg(feature = "server")]
+use crate::record::{Loader, Record, RecordError, Saver};
 use crate::sys::{ascii_text, xor_words};
 
 /// Applies a masking key to `payload` in place and returns the key, rotated to where the next byte of the same frame
@@ -96,6 +101,28 @@ pub struct Utf8Stream {
     /// The first bytes of an incomplete character: `tail[..len]`, at most three.
     tail: [u8; 4],
     len: u8,
+}
+
+#[cfg(feature = "server")]
+impl Record for Utf8Stream {
+    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
+        self.tail[..usize::from(self.len)].into()
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let bytes = Vec::<u16>::restore(value, from)?;
+        let mut restored = Self::default();
+        let wrong = || RecordError::new("the start of a character is expected");
+        for number in bytes {
+            let byte = u8::try_from(number).map_err(|_| wrong())?;
+            let mut whole = String::new();
+            restored.push(&[byte], &mut whole).map_err(|_| wrong())?;
+            if !whole.is_empty() {
+                return Err(wrong());
+            }
+        }
+        Ok(restored)
+    }
 }
 
 impl Utf8Stream {

@@ -4,10 +4,12 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+
+use crate::record::record;
 
 /// An address to listen on.
 ///
@@ -57,7 +59,12 @@ impl Listen {
 
     /// A listening socket that is already open, such as one that a service manager has passed.
     pub fn inherited(socket: impl Into<OwnedFd>) -> Self {
-        Self::at(Place::Inherited(InheritedSocket(Arc::new(socket.into()))))
+        Self::at(Place::Inherited(InheritedSocket::new(socket.into(), None)))
+    }
+
+    /// The same socket in the program that replaces the one which was started with it, under its first number.
+    pub(super) fn inherited_as(socket: OwnedFd, number: RawFd) -> Self {
+        Self::at(Place::Inherited(InheritedSocket::new(socket, Some(number))))
     }
 
     /// Sets whether connections to this address use TLS. By default, those to TCP addresses do if
@@ -124,7 +131,7 @@ impl fmt::Display for Listen {
                 write!(f, "{}-{last}", SocketAddr::new(*ip, *first))
             }
             Place::Unix(path) => write!(f, "unix:{}", path.display()),
-            Place::Inherited(socket) => write!(f, "fd:{}", socket.0.as_raw_fd()),
+            Place::Inherited(socket) => write!(f, "fd:{}", socket.number),
         }
     }
 }
@@ -187,18 +194,29 @@ fn parse_place(text: &str) -> Option<Place> {
 /// A listening socket that is already open. The server takes it over, and closes it when it stops listening; clones
 /// share the socket, so a clone keeps it open.
 #[derive(Clone, Debug)]
-pub(super) struct InheritedSocket(Arc<OwnedFd>);
+pub(super) struct InheritedSocket {
+    socket: Arc<OwnedFd>,
+    /// The number of the descriptor with which the first program was started.
+    number: RawFd,
+}
 
 impl InheritedSocket {
+    fn new(socket: OwnedFd, number: Option<RawFd>) -> Self {
+        Self {
+            number: number.unwrap_or_else(|| socket.as_raw_fd()),
+            socket: Arc::new(socket),
+        }
+    }
+
     /// The descriptor, or a duplicate if there are clones.
     pub(super) fn into_fd(self) -> io::Result<OwnedFd> {
-        Arc::try_unwrap(self.0).or_else(|shared| shared.try_clone())
+        Arc::try_unwrap(self.socket).or_else(|shared| shared.try_clone())
     }
 }
 
 impl PartialEq for InheritedSocket {
     fn eq(&self, other: &Self) -> bool {
-        self.0.as_raw_fd() == other.0.as_raw_fd()
+        self.number == other.number
     }
 }
 
@@ -327,6 +345,8 @@ pub struct Remote {
     ip: [u8; 16],
     port: u16,
 }
+
+record!(Remote { ip, port });
 
 /// The first bytes of an address that represents a unix socket. It is a multicast address, which no connection comes
 /// from.

@@ -24,9 +24,12 @@ const STATUS: &str = "/status";
 
 const METRICS: &str = "/metrics";
 
+/// Replaces the program.
+const UPGRADE: &str = "/upgrade";
+
 /// Whether the server itself answers calls to a path. A service cannot answer them.
 fn is_admin_path(path: &str) -> bool {
-    [HEALTH, OTHER_HEALTH, READINESS, STATUS, METRICS].contains(&path)
+    [HEALTH, OTHER_HEALTH, READINESS, STATUS, METRICS, UPGRADE].contains(&path)
         || is_metadata_path(path)
         || operator::is_operator_path(path)
 }
@@ -78,6 +81,14 @@ pub(super) fn check(request: &Request<'_>) -> Result<Scope, Rejection> {
     if operator::is_operator_path(request.path()) {
         return operator::check(request);
     }
+    if request.path() == UPGRADE {
+        if request.method() != "POST" {
+            return Err(Rejection::method_not_allowed("POST"));
+        }
+        // A page of another origin can send this type only after a CORS preflight.
+        request.expect_json_body()?;
+        return Ok(Scope::All);
+    }
     if !matches!(request.method(), "GET" | "HEAD") {
         return Err(Rejection::method_not_allowed("GET, HEAD"));
     }
@@ -85,15 +96,22 @@ pub(super) fn check(request: &Request<'_>) -> Result<Scope, Rejection> {
     Ok(Scope::Metrics)
 }
 
-/// Answers a complete call to one of these paths.
+/// Answers a complete call to one of these paths. `None` if the answer follows later.
 pub(super) fn answer<S: Service>(
     ctx: &mut Context,
     service: &mut S,
     caller: ClientId,
     request: &Request<'_>,
     body: &[u8],
-) -> Response {
-    match request.path() {
+) -> Option<Response> {
+    Some(match request.path() {
+        UPGRADE => match may_upgrade(ctx, caller) {
+            Ok(()) => {
+                ctx.core.upgrade_callers.push(caller);
+                return None;
+            }
+            Err(rejection) => (&rejection).into(),
+        },
         path if operator::is_operator_path(path) => {
             operator::answer(ctx, service, caller, request, body)
         }
@@ -113,7 +131,20 @@ pub(super) fn answer<S: Service>(
             Ok(status) => Response::json(StatusCode::OK, status),
             Err(rejection) => (&rejection).into(),
         },
+    })
+}
+
+/// Whether a caller may replace the program.
+fn may_upgrade(ctx: &Context, caller: ClientId) -> Result<(), Rejection> {
+    let Some(over_tcp) = ctx.core.upgrades else {
+        return Err(Rejection::not_found());
+    };
+    let client = ctx.core.registry.get(caller);
+    if !over_tcp && client.is_none_or(|client| !client.wire.remote.is_unix()) {
+        let why = "upgrades can be asked for only over a unix socket of this server";
+        return Err(Rejection::new(StatusCode::FORBIDDEN, why));
     }
+    Ok(())
 }
 
 /// Whether the server is ready, or with `?route=PATH` one of its routes. The body lists the routes.

@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use crate::protocol::Time;
+use crate::record::record;
 use crate::sys::{elapsed_nanos, monotonic_nanos};
 
 /// A point in time in nanoseconds, on the clock of [`monotonic_nanos`].
@@ -52,6 +53,12 @@ pub(super) struct Clock {
     /// How far the clock that keeps running was ahead then.
     ahead: Nanos,
 }
+
+record!(Clock {
+    origin,
+    checked,
+    ahead,
+});
 
 impl Clock {
     /// A clock whose [`Time`] is zero now.

@@ -21,6 +21,7 @@ use super::tls::TlsStream;
 use crate::protocol::deflate::DeflateConfig;
 use crate::protocol::http::MAX_HEADERS;
 use crate::protocol::{Limits, Timeouts};
+use crate::record::record;
 
 /// The settings of a server.
 ///
@@ -357,6 +358,12 @@ pub struct ResumeConfig {
     /// A message that would exceed it ends the client with [`Cause::SlowConsumer`](crate::Cause::SlowConsumer).
     pub buffer: usize,
 }
+
+record!(ResumeConfig {
+    grace,
+    limit,
+    buffer
+});
 
 impl Default for ResumeConfig {
     /// A grace period of 5 minutes, a limit of 12 hours, and 4 MiB for each client.

@@ -50,17 +50,21 @@ pub(super) struct Core {
     pub(super) handshaking: Option<ClientId>,
     /// The slot of the client that was being read when a pause began. Reading resumes with the slot after it, so that
     /// the same client does not always fill a program's queue first.
-    resume_behind: usize,
+    pub(super) resume_behind: usize,
     /// When to do the next of the chores below.
-    chores_at: Option<Time>,
+    pub(super) chores_at: Option<Time>,
     /// When to return free memory to the system.
-    trim_at: Option<Time>,
+    pub(super) trim_at: Option<Time>,
     /// When to check whether the certificate for TLS expires.
     pub(super) certificate_check: Option<Time>,
     /// The figures of the last minutes.
     pub(super) history: History,
     /// When the next sample of them is due.
     pub(super) sample_at: Time,
+    /// Whether an upgrade can be asked for: `None` if the program cannot replace itself, and otherwise whether over TCP, too.
+    pub(super) upgrades: Option<bool>,
+    /// The callers that have asked for an upgrade in this turn.
+    pub(super) upgrade_callers: Vec<ClientId>,
     /// Opens connections in memory instead of sockets.
     #[cfg(any(test, fuzzing))]
     pub(super) dialer: Option<super::memory_stream::Dialer>,
@@ -94,6 +98,8 @@ impl Core {
             sample_at: Time::default() + PERIOD,
             chores_at: certificate_check,
             certificate_check,
+            upgrades: None,
+            upgrade_callers: Vec::new(),
             #[cfg(any(test, fuzzing))]
             dialer: None,
         }

@@ -4,12 +4,14 @@
 //! The additional clock reads happen only in turns that handle events of several services. A turn with the events of one service
 //! needs none.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::id::ServiceId;
 use super::metrics::Histogram;
 use crate::protocol::{Cause, CloseReason, Rejection, StatusCode};
+use crate::record::record;
 use crate::sys::monotonic_nanos;
 
 /// The names of [`Outcome`]s, in their order.
@@ -39,7 +41,7 @@ pub(super) struct Counters {
     /// Responses by status, 101 included.
     pub(super) responses: BTreeMap<u16, u64>,
     /// Rejected requests by reason.
-    pub(super) rejections: BTreeMap<&'static str, u64>,
+    pub(super) rejections: BTreeMap<Cow<'static, str>, u64>,
     /// Clients that only a service or only the registry had. Any such client is a bug.
     pub(super) disagreements: u64,
     /// Requests with a wrong token.
@@ -78,12 +80,47 @@ pub(super) struct Counters {
     pub(super) resumes: u64,
     /// Resumed connections whose old connection had not ended.
     pub(super) takeovers: u64,
+    /// Upgrades of the program that have taken place, and those that have failed.
+    pub(super) upgrades: u64,
+    pub(super) failed_upgrades: u64,
+    /// How long the loop stood still for the last upgrade.
+    pub(super) upgrade_pause: Duration,
     /// TLS handshakes by outcome, in the order of [`TLS_OUTCOMES`].
     pub(super) tls_handshakes: [u64; TLS_OUTCOMES.len()],
     /// The durations of turns of the loop, without waiting, and the parts of them that services have taken. Turns that have
     /// answered a request of the console are left out.
     pub(super) turns: ServiceTimes,
 }
+
+record!(Counters {
+    accepted,
+    responses,
+    rejections,
+    disagreements,
+    wrong_tokens,
+    outcomes,
+    disconnects,
+    durations,
+    violations,
+    close_timeouts,
+    turn_reads,
+    turn_accepts,
+    ended,
+    ended_clients,
+    long_json,
+    refused_subscriptions,
+    published,
+    replaced,
+    service_calls,
+    detaches,
+    resumes,
+    takeovers,
+    upgrades,
+    failed_upgrades,
+    upgrade_pause,
+    tls_handshakes,
+    turns,
+});
 
 impl Counters {
     /// Counts a response.
@@ -109,7 +146,10 @@ impl Counters {
 
     /// Counts a rejected request, but no response.
     pub(super) fn counted(&mut self, rejection: &Rejection) {
-        *self.rejections.entry(rejection.reason()).or_default() += 1;
+        *self
+            .rejections
+            .entry(Cow::Borrowed(rejection.reason()))
+            .or_default() += 1;
     }
 
     /// Counts the end of a client that was connected for `duration`.
@@ -157,9 +197,21 @@ pub(super) struct ServiceTimes {
     earlier: Vec<(ServiceId, u64)>,
 }
 
+record!(ServiceTimes {
+    alone,
+    mixed,
+    parts,
+    current = None,
+    since = None,
+    turn_began = 0,
+    earlier = Vec::new(),
+});
+
 /// A histogram for each service that has worked, in the order in which they first did.
 #[derive(Clone, Debug, Default)]
 struct Histograms(Vec<(ServiceId, Histogram)>);
+
+record!(Histograms as Vec<(ServiceId, Histogram)>);
 
 impl Histograms {
     #[inline]
@@ -266,6 +318,13 @@ pub struct Traffic {
     /// Data messages sent, including those that are still queued.
     pub messages_out: u64,
 }
+
+record!(Traffic {
+    bytes_in,
+    bytes_out,
+    messages_in,
+    messages_out
+});
 
 impl Traffic {
     /// Adds the traffic of another connection.

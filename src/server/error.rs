@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 
 use super::config::ConfigError;
+use crate::record::RecordError;
 
 /// Why a server could not be set up, or had to stop.
 ///
@@ -40,6 +41,8 @@ pub enum Error {
     },
     /// The service failed to start, for the reason that [`Service::failure`](crate::Service::failure) gives.
     Service(String),
+    /// The state of the program that this one replaces cannot be read.
+    State(RecordError),
     /// A system call failed.
     System {
         /// What the server was doing.
@@ -62,6 +65,7 @@ impl fmt::Display for Error {
             Self::Config(_) => f.write_str("invalid configuration"),
             Self::Listen { address, .. } => write!(f, "cannot listen on {address}"),
             Self::Service(failure) => f.write_str(failure),
+            Self::State(_) => f.write_str("cannot continue with the state of the program before"),
             Self::System { action, .. } => write!(f, "cannot {action}"),
         }
     }
@@ -71,6 +75,7 @@ impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
             Self::Config(error) => Some(error),
+            Self::State(error) => Some(error),
             Self::Listen { source, .. } | Self::System { source, .. } => Some(source),
             Self::Service(_) => None,
         }
@@ -89,6 +94,7 @@ impl From<Error> for io::Error {
         let kind = match &error {
             Error::Config(_) => io::ErrorKind::InvalidInput,
             Error::Listen { source, .. } | Error::System { source, .. } => source.kind(),
+            Error::State(_) => io::ErrorKind::InvalidData,
             Error::Service(_) => io::ErrorKind::Other,
         };
         Self::new(kind, error)

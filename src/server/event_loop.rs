@@ -28,6 +28,7 @@ use super::scheduler::{AccountId, Phase, Work};
 use super::service::Service;
 use super::sources::Readiness;
 use super::tls::TlsStream;
+use super::upgrade::Upgrading;
 use super::wakeup::{Reloading, Signals};
 use crate::log_event::{log_event, word};
 use crate::protocol::{CloseReason, Rejection, Time};
@@ -70,6 +71,8 @@ pub struct Server<S> {
     pub(super) signalled: Option<Time>,
     /// Dropped when the server begins to stop.
     pub(super) until_drain: Option<Box<dyn Any + Send>>,
+    /// Replaces the program on request.
+    pub(super) upgrading: Option<Box<Upgrading>>,
     /// When to try to accept connections again after slots or descriptors ran out, or the limit of a turn was reached.
     pub(super) accept_again: Option<Time>,
     /// When to compare the service's clients with the registry again.
@@ -184,6 +187,9 @@ impl<S: Service> Server<S> {
             self.ctx.core.env.end_turn(ended_at);
             let counted = !std::mem::take(&mut self.ctx.core.env.is_uncounted);
             self.ctx.core.env.counters.turns.end_turn(ended_at, counted);
+            if self.must_be_replaced() {
+                self.replace_program();
+            }
         }
         Ok((self.service, ended))
     }
@@ -221,6 +227,9 @@ impl<S: Service> Server<S> {
             self.keep_within_memory();
         }
         self.ctx.core.do_chores();
+        if !self.ctx.core.upgrade_callers.is_empty() {
+            self.act(Self::handle_upgrade_calls);
+        }
         self.handle_shutdown();
     }
 
@@ -270,6 +279,7 @@ impl<S: Service> Server<S> {
             }
             Origin::Waker => {
                 self.act(Self::run_commands);
+                self.act(Self::handle_rehearsal);
                 if let Some(reload) = self.reload.as_mut().and_then(Reloading::take) {
                     self.act(|server| server.ctx.core.reload(reload));
                 }
@@ -290,6 +300,7 @@ impl<S: Service> Server<S> {
                     self.reaper.child_has_ended();
                 }
             }
+            Origin::Upgrade => self.act(Self::handle_upgrade_signal),
             Origin::Listener(index) => {
                 if let Some(listener) = self.listeners.get_mut(index) {
                     listener.pending = true;
@@ -572,7 +583,7 @@ impl<S: Service> Server<S> {
     }
 
     /// Detaches a client whose connection was cut. The service is not told, unless this side has opened the connection.
-    fn detach(&mut self, id: ClientId, cut: CloseReason) {
+    pub(super) fn detach(&mut self, id: ClientId, cut: CloseReason) {
         let pending = self.is_waiting(id);
         let Core {
             registry,

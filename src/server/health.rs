@@ -47,7 +47,7 @@ pub(super) fn to_value(ctx: &Context, held: usize) -> Value {
     let (descriptors, descriptor_limit) = sys::descriptor_use();
     let closes = || Cause::ALL.into_iter().zip(counters.disconnects);
     let mut health = json!({
-        "refused": counts(counters.rejections.iter().map(|(reason, count)| (*reason, *count))),
+        "refused": counts(counters.rejections.iter().map(|(reason, count)| (&**reason, *count))),
         "wrong_tokens": counters.wrong_tokens,
         "closes": counts(closes()),
         "failed": counts(closes().filter(|(cause, _)| is_failure(*cause))),

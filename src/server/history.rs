@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::counters::Traffic;
 use super::metrics::Histogram;
 use crate::protocol::Time;
+use crate::record::record;
 
 /// The shortest time of a sample.
 pub(super) const PERIOD: Duration = Duration::from_secs(2);
@@ -66,6 +67,18 @@ pub(super) struct Figures {
     pub(super) failed: u64,
 }
 
+record!(Figures {
+    traffic,
+    turns,
+    answers,
+    cpu,
+    memory,
+    clients,
+    refused,
+    wrong_tokens,
+    failed,
+});
+
 /// The figures of some seconds. A figure is NaN if it is unknown.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
@@ -74,12 +87,20 @@ struct Sample {
     figures: [f32; FIGURES],
 }
 
+record!(Sample {
+    end,
+    length,
+    figures
+});
+
 /// Histograms of the recent past, for the quantiles of a sliding window.
 #[derive(Debug)]
 struct Window {
     length: Duration,
     kept: VecDeque<(Time, Histogram)>,
 }
+
+record!(Window { length, kept });
 
 impl Window {
     fn new(length: Duration) -> Self {
@@ -117,6 +138,15 @@ pub(super) struct History {
     turns: Window,
     answers: Window,
 }
+
+record!(History {
+    samples,
+    last,
+    until,
+    before,
+    turns,
+    answers,
+});
 
 impl Default for History {
     fn default() -> Self {

@@ -4,6 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use mio::Token;
+use serde_json::Value;
+
+use crate::record::{Loader, Record, RecordError, Saver};
 
 /// The bits of a token that hold the slot. The rest holds the serial number.
 const SLOT_BITS: u32 = 20;
@@ -34,6 +37,18 @@ const _: () = assert!(usize::BITS >= 64, "a 64-bit platform is required");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(u64);
+
+impl Record for ClientId {
+    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
+        self.to_string().into()
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let text = String::restore(value, from)?;
+        text.parse()
+            .map_err(|error: ParseClientIdError| RecordError::new(error.to_string()))
+    }
+}
 
 impl ClientId {
     pub(super) fn new(slot: usize, serial: u64) -> Self {
@@ -114,6 +129,21 @@ impl FromStr for ClientId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId(u8);
 
+impl Record for ServiceId {
+    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
+        self.to_number()
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let number = u16::restore(value, from)?;
+        let wrong = || RecordError::new("the number of a service is expected");
+        let number = u8::try_from(number)
+            .ok()
+            .filter(|number| *number <= Self::ALWAYS_SERVED.0);
+        number.map(Self).ok_or_else(wrong)
+    }
+}
+
 impl ServiceId {
     /// All services: the id of the only service of a server, and of what belongs to no service.
     pub const ALL: Self = Self(0);
@@ -140,6 +170,11 @@ impl ServiceId {
     /// Whether what belongs to `other` also belongs to this service.
     pub(super) fn includes(self, other: Self) -> bool {
         self == Self::ALL || self == other
+    }
+
+    /// Its number in a record.
+    pub(super) fn to_number(self) -> Value {
+        self.0.into()
     }
 
     /// The bit of this service in a set; 0 for [`ServiceId::ALWAYS_SERVED`], which is in no set.
@@ -195,6 +230,7 @@ pub(super) enum Origin {
     Signals,
     Children,
     Reload,
+    Upgrade,
     Listener(usize),
 }
 
@@ -203,7 +239,8 @@ pub(super) const WAKER: Token = Token(0);
 pub(super) const SIGNALS: Token = Token(1);
 pub(super) const CHILDREN: Token = Token(2);
 pub(super) const RELOAD: Token = Token(3);
-const FIRST_LISTENER: usize = 4;
+pub(super) const UPGRADE: Token = Token(4);
+const FIRST_LISTENER: usize = 5;
 
 pub(super) fn listener_token(index: usize) -> Token {
     debug_assert!(index < MAX_SLOTS - FIRST_LISTENER);
@@ -224,6 +261,7 @@ impl From<Token> for Origin {
             SIGNALS => Self::Signals,
             CHILDREN => Self::Children,
             RELOAD => Self::Reload,
+            UPGRADE => Self::Upgrade,
             Token(at) => Self::Listener(at - FIRST_LISTENER),
         }
     }

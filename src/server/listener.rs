@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net as unix;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,14 @@ use std::time::Duration;
 
 use mio::net::{TcpListener, UnixListener, UnixStream};
 use mio::{Interest, Registry};
+use serde_json::{Value, json};
 
 use super::address::{Listen, ListenAddress, Place, Remote};
 use super::id::listener_token;
 use super::stream::Stream;
 use crate::protocol::Rejection;
 use crate::protocol::http::HttpDate;
+use crate::record::{Fields, Loader, Record, RecordError, Restored, Saver, record};
 use crate::sys::{
     ListeningSocket, check_socket_path, inherited_listener, is_exhausted, random_uuid,
     tcp_listener, with_private_umask,
@@ -111,6 +113,8 @@ impl Reserve {
 #[derive(Debug)]
 pub(super) struct Listener {
     socket: Socket,
+    /// The address for which it was opened.
+    name: String,
     file: Option<SocketFile>,
     /// Whether the queue may contain connections.
     pub(super) pending: bool,
@@ -122,8 +126,65 @@ pub(super) struct Listener {
     is_inherited: bool,
 }
 
+/// A listening socket of the program that this one replaces.
+#[derive(Debug)]
+pub(super) struct PassedListener {
+    /// The address for which it was opened.
+    name: String,
+    /// `None` in a rehearsal.
+    socket: Option<OwnedFd>,
+    /// The file of a unix socket that the server has created.
+    file: Option<SocketFile>,
+}
+
+impl PassedListener {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The socket; `None` in a rehearsal.
+    pub(super) fn into_socket(self) -> Option<OwnedFd> {
+        self.socket
+    }
+}
+
+impl Record for PassedListener {
+    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
+        self.name.as_str().into()
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        let socket: Value = fields.take("socket", from)?;
+        let socket = match from.take(&socket)? {
+            Restored::Descriptor(socket) => Some(socket),
+            _ => None,
+        };
+        Ok(Self {
+            name: fields.take("name", from)?,
+            socket,
+            file: fields.take("file", from)?,
+        })
+    }
+}
+
+record!(SocketFile {
+    path,
+    device,
+    inode,
+});
+
 impl Listener {
-    /// Opens a listening socket. With `share`, other processes may listen on the same port. With `tls`, its connections use
+    /// Writes the socket down, as a [`PassedListener`].
+    pub(super) fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let socket = match &self.socket {
+            Socket::Tcp(socket) => to.descriptor(socket.as_fd()),
+            Socket::Unix(socket) => to.descriptor(socket.as_fd()),
+        };
+        json!({"name": self.name, "socket": socket, "file": self.file.save(to)})
+    }
+
+    /// Opens a listening socket, or takes over the one that has passed. With `share`, other processes may listen on the same port. With `tls`, its connections use
     /// TLS.
     pub(super) fn bind(
         registry: &Registry,
@@ -131,9 +192,17 @@ impl Listener {
         share: bool,
         tls: bool,
         index: usize,
+        passed: Option<PassedListener>,
     ) -> io::Result<(Self, ListenAddress)> {
-        let (mut file, mut inherited) = (None, false);
+        let name = listen.to_string();
+        let (passed, mut file) = passed.map_or((None, None), |one| (one.socket, one.file));
+        // Connections may have arrived before the server took the socket over.
+        let mut pending = passed.is_some();
+        let mut inherited = false;
         let mut socket = match listen.place {
+            Place::Tcp(_) | Place::PortRange(..) | Place::Unix(_) if passed.is_some() => {
+                socket_of(passed)?
+            }
             Place::Tcp(address) => tcp(tcp_listener(address, share)?),
             Place::PortRange(ip, ports) => bind_in_range(ip, &ports, share)?,
             Place::Unix(path) => {
@@ -142,11 +211,8 @@ impl Listener {
                 socket
             }
             Place::Inherited(socket) => {
-                inherited = true;
-                match inherited_listener(socket.into_fd()?)? {
-                    ListeningSocket::Tcp(fd) => tcp(fd),
-                    ListeningSocket::Unix(fd) => Socket::Unix(UnixListener::from_std(fd.into())),
-                }
+                (inherited, pending) = (true, true);
+                socket_of(Some(socket.into_fd()?))?
             }
         };
         let address = match &mut socket {
@@ -169,8 +235,8 @@ impl Listener {
         let listener = Self {
             socket,
             file,
-            // Connections may have arrived before the server took the socket over.
-            pending: inherited,
+            name,
+            pending,
             has_warned: false,
             is_tls: tls,
             is_inherited: inherited,
@@ -285,6 +351,15 @@ fn peer_user(stream: &UnixStream) -> io::Result<u32> {
 fn peer_user(stream: &UnixStream) -> io::Result<u32> {
     let (user, _group) = nix::unistd::getpeereid(stream)?;
     Ok(user.as_raw())
+}
+
+/// A listening socket that is open already.
+fn socket_of(fd: Option<OwnedFd>) -> io::Result<Socket> {
+    let fd = fd.ok_or(io::ErrorKind::NotFound)?;
+    Ok(match inherited_listener(fd)? {
+        ListeningSocket::Tcp(fd) => tcp(fd),
+        ListeningSocket::Unix(fd) => Socket::Unix(UnixListener::from_std(fd.into())),
+    })
 }
 
 fn tcp(fd: OwnedFd) -> Socket {

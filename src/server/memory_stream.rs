@@ -80,6 +80,8 @@ impl Read for MemoryStream {
         if wire.to_server.is_empty() && !wire.ended {
             return Err(io::ErrorKind::WouldBlock.into());
         }
+        // The bytes may be in two parts of the queue. A socket would return both.
+        wire.to_server.make_contiguous();
         wire.to_server.read(buffer)
     }
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::record::record;
+
 /// The upper bounds of the buckets, in microseconds. A longer duration counts only in the sum and the total.
 const BOUNDS: [u64; 15] = [
     100,
@@ -42,6 +44,12 @@ pub struct Histogram {
     count: u64,
     sum_nanos: u64,
 }
+
+record!(Histogram {
+    buckets,
+    count,
+    sum_nanos
+});
 
 impl Histogram {
     /// Counts a duration of less than 584 years.

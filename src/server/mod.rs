@@ -70,6 +70,7 @@ mod tls;
 #[path = "tls/none.rs"]
 mod tls;
 mod topics;
+mod upgrade;
 mod wakeup;
 mod wheel;
 
@@ -112,4 +113,5 @@ pub(crate) use tls::simulation::converse as converse_over_tls;
 #[cfg(feature = "tls")]
 pub use tls::{ClientTls, TlsConfig, TlsError, TlsIdentity};
 pub use topics::SubscribeError;
+pub use upgrade::{Passed, Successor};
 pub use wakeup::Reload;

@@ -9,6 +9,7 @@ use super::client::{Client, Handshake};
 use super::id::{ClientId, MAX_SLOTS};
 use super::wheel::Link;
 use crate::protocol::Time;
+use crate::record::RecordError;
 
 /// The initial number of slots. The slab is large enough for a memory mapping of its own, of which the kernel backs
 /// only the pages in use. Growing from a smaller size would fragment the heap.
@@ -49,6 +50,29 @@ impl Registry {
             client_count: 0,
             last_handshake: Arc::default(),
         }
+    }
+
+    /// A registry with the clients of another loop, each in its slot.
+    pub(super) fn restore(clients: Vec<Client>, next_serial: u64) -> Result<Self, RecordError> {
+        let mut registry = Self::new();
+        let count = clients.len();
+        let slots = clients.into_iter().map(|client| {
+            registry.client_count += usize::from(client.wire.protocol.was_open());
+            (client.id.slot(), Slot::Here(client))
+        });
+        let slots: Slab<Slot> = slots.collect();
+        registry.slots = slots;
+        registry.next_serial = next_serial;
+        let is_known = |client: &Client| client.id.serial() < next_serial;
+        if registry.slots.len() != count || !registry.iter().all(is_known) {
+            return Err(RecordError::new("the ids of clients are not valid"));
+        }
+        Ok(registry)
+    }
+
+    /// The serial number of the next client.
+    pub(super) fn next_serial(&self) -> u64 {
+        self.next_serial
     }
 
     /// The number of connections of every kind.

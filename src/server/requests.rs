@@ -399,6 +399,9 @@ fn handle_call<S: Service>(
         ctx.core.service_id = ServiceId::ALL;
         let response = admin::answer(ctx, service, id, request, body);
         ctx.core.service_id = ServiceId::ALL;
+        let Some(response) = response else {
+            return;
+        };
         // Listing clients takes more time than the length of the response accounts for.
         ctx.spend(response.body_len() / 80);
         let response = if accepts_gzip {

@@ -4,12 +4,15 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::id::ClientId;
+use crate::record::record;
 use crate::secret::is_equal;
 use crate::sys::random_uuid;
 
 /// A secret with 244 bits of entropy.
 #[derive(Clone, Copy)]
 pub(super) struct Secret([u8; 32]);
+
+record!(Secret as [u8; 32]);
 
 impl Secret {
     pub(super) fn generate() -> Self {

@@ -35,6 +35,7 @@ pub(super) fn write<S: Service>(ctx: &Context, service: &S, is_ready: bool) -> S
     write_topics(&mut out, ctx);
     write_held(&mut out, ctx, service);
     write_resumptions(&mut out, ctx);
+    write_upgrades(&mut out, ctx);
     write_compression(&mut out, ctx);
     write_limits(&mut out, ctx);
     write_times(&mut out, ctx, service);
@@ -300,6 +301,25 @@ fn write_resumptions(out: &mut Metrics, ctx: &Context) {
     ] {
         out.counter(name, help, value);
     }
+}
+
+fn write_upgrades(out: &mut Metrics, ctx: &Context) {
+    let counters = &ctx.core.env.counters;
+    out.counter(
+        "outrigger_upgrades_total",
+        "Upgrades of the program that have taken place.",
+        counters.upgrades,
+    );
+    out.counter(
+        "outrigger_failed_upgrades_total",
+        "Upgrades of the program that have not taken place.",
+        counters.failed_upgrades,
+    );
+    out.gauge(
+        "outrigger_upgrade_pause_seconds",
+        "How long the loop stood still for the last upgrade.",
+        counters.upgrade_pause.as_secs_f64(),
+    );
 }
 
 fn write_compression(out: &mut Metrics, ctx: &Context) {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::connector::ConnectError;
 use super::context::Context;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
@@ -12,6 +14,7 @@ use super::sources::Readiness;
 use super::status::StatusFields;
 use crate::protocol::client::ResponseHead;
 use crate::protocol::{Accept, CloseReason, Message, Rejection, Request, Response, StatusCode};
+use crate::record::{Loader, RecordError, Saver};
 
 /// The behavior of a server. Every method has a default, so implement only the methods that you need.
 ///
@@ -237,6 +240,35 @@ pub trait Service {
     /// after the loop has ended.
     fn failure(&self) -> Option<&str> {
         None
+    }
+
+    /// Whether the service can pass on what it keeps for the clients of this id when the program replaces itself. Otherwise, they get
+    /// CLOSE 1012 then.
+    fn carries(&self, id: ServiceId) -> bool {
+        let _ = id;
+        false
+    }
+
+    /// Writes down what the service keeps, for [`Service::restore`] of the program that replaces this one.
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let _ = to;
+        Value::Null
+    }
+
+    /// Continues with what [`Service::save`] of the program before has written. The service has been started, and its clients are
+    /// connected: `connected` is not called for them. If [`Loader::is_rehearsal`] is true, the state is only checked.
+    ///
+    /// # Errors
+    ///
+    /// The state cannot be read. The program that has written it goes on.
+    fn restore(
+        &mut self,
+        ctx: &mut Context,
+        state: Value,
+        from: &mut Loader,
+    ) -> Result<(), RecordError> {
+        let _ = (ctx, state, from);
+        Ok(())
     }
 
     /// The server stops, and all clients have disconnected. The service must stop everything that it still runs.

@@ -5,6 +5,7 @@
 mod outgoing;
 mod peer;
 mod rooms;
+mod upgrade;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -231,6 +232,10 @@ impl Service for Witness {
 
     fn stopping(&mut self, ctx: &mut Context) {
         self.ours.act(ctx, ClientId::new(0, 1 << 30));
+    }
+
+    fn carries(&self, _: ServiceId) -> bool {
+        true
     }
 
     fn connect_opened(&mut self, ctx: &mut Context, client: ClientId, response: &ResponseHead<'_>) {

@@ -17,7 +17,7 @@ use super::error::Error;
 use super::event_loop::Server;
 use super::handle::Inbox;
 use super::id::{CHILDREN, RELOAD, SIGNALS};
-use super::listener::{Listener, Reserve};
+use super::listener::{Listener, PassedListener, Reserve};
 use super::service::Service;
 use super::wakeup::{Bell, Reloading, Signals};
 use crate::sys::{Reaper, become_subreaper, kill_orphans, raise_descriptor_limit};
@@ -65,7 +65,16 @@ impl<S: Service> Server<S> {
     ///
     /// [`Error::Config`] if a setting is not valid, [`Error::Listen`] if an address cannot be bound, and
     /// [`Error::System`] if the system is out of resources.
-    pub fn bind(mut config: Config, service: S) -> Result<Self, Error> {
+    pub fn bind(config: Config, service: S) -> Result<Self, Error> {
+        Self::bind_with(config, service, |_| None)
+    }
+
+    /// As [`Server::bind`], with the sockets that `passed` returns for the names of addresses.
+    pub(super) fn bind_with(
+        mut config: Config,
+        service: S,
+        mut passed: impl FnMut(&str) -> Option<PassedListener>,
+    ) -> Result<Self, Error> {
         config.validate()?;
         let poll = Poll::new().map_err(Error::system("create the event loop"))?;
         let mut listeners = Vec::new();
@@ -73,7 +82,8 @@ impl<S: Service> Server<S> {
         for (index, listen) in std::mem::take(&mut config.listen).into_iter().enumerate() {
             let name = listen.to_string();
             let tls = config.uses_tls(&listen);
-            let bound = Listener::bind(poll.registry(), listen, config.reuse_port, tls, index);
+            let (share, passed) = (config.reuse_port, passed(&name));
+            let bound = Listener::bind(poll.registry(), listen, share, tls, index, passed);
             let (listener, mut address) = bound.map_err(|source| Error::Listen {
                 address: name,
                 source,
@@ -135,6 +145,7 @@ impl<S: Service> Server<S> {
             started: false,
             signalled: None,
             until_drain: None,
+            upgrading: None,
             accept_again: None,
             check_at: clock.now(),
             clock,

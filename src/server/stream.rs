@@ -2,14 +2,18 @@
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix;
 use std::time::Duration;
 
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
+use serde_json::Value;
 
 use super::tls::{Scratch, TlsStream};
+#[cfg(any(test, fuzzing))]
+use crate::record::Saved;
+use crate::record::{Loader, Record, RecordError, Restored, Saver};
 use crate::sys::{is_connected, set_keepalive, unsent_bytes};
 
 /// A client's socket, or a pair of buffers in tests and fuzzers.
@@ -24,6 +28,33 @@ pub(super) enum Stream {
     Closed,
     #[cfg(any(test, fuzzing))]
     Memory(super::memory_stream::MemoryStream),
+}
+
+/// A closed stream is saved as nothing. A stream over TLS cannot be saved: its client ends or is detached before.
+impl Record for Stream {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match self {
+            Self::Socket(stream) => to.descriptor(stream.as_fd()),
+            Self::Tls(_) | Self::Closed => Value::Null,
+            #[cfg(any(test, fuzzing))]
+            Self::Memory(stream) => to.carry(Saved::Simulated(Box::new(stream.clone()))),
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        if value.is_null() {
+            return Ok(Self::Closed);
+        }
+        match from.take(&value)? {
+            Restored::Descriptor(socket) => Ok(Self::Socket(TcpStream::from_std(socket.into()))),
+            Restored::Rehearsed => Ok(Self::Closed),
+            #[cfg(any(test, fuzzing))]
+            Restored::Simulated(stream) => match stream.downcast() {
+                Ok(stream) => Ok(Self::Memory(*stream)),
+                Err(_) => Err(RecordError::new("a stream is expected")),
+            },
+        }
+    }
 }
 
 /// Details of the last read over TLS.

@@ -10,14 +10,16 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+use serde_json::{Value, json};
 use slab::Slab;
 
-use super::client::{Broadcast, Client, Keep, Memberships, TopicId};
+use super::client::{Broadcast, Client, Keep, Membership, Memberships, TopicId};
 use super::core::Core;
 use super::error::SendError;
 use super::id::{ClientId, ServiceId};
 use super::registry::Registry;
-use crate::protocol::Message;
+use crate::protocol::{Message, OwnedMessage};
+use crate::record::{Record, Saver, record};
 
 /// The maximum length of a topic's name in bytes.
 pub(super) const MAX_NAME: usize = 255;
@@ -70,6 +72,34 @@ struct Topic {
     members: Vec<Member>,
 }
 
+/// A topic as another loop has saved it.
+#[derive(Debug)]
+pub(super) struct SavedTopic {
+    name: String,
+    service_id: ServiceId,
+    members: Vec<SavedMember>,
+}
+
+record!(SavedTopic {
+    name,
+    service_id,
+    members,
+});
+
+#[derive(Debug)]
+struct SavedMember {
+    client: ClientId,
+    keep: Keep,
+    /// The newest message, which the member has not taken.
+    newest: Option<OwnedMessage>,
+}
+
+record!(SavedMember {
+    client,
+    keep,
+    newest,
+});
+
 /// All topics.
 #[derive(Debug, Default)]
 pub(super) struct Topics {
@@ -91,6 +121,26 @@ impl Topics {
     /// The number of memberships of all clients.
     pub(super) fn memberships(&self) -> usize {
         self.memberships
+    }
+
+    /// Writes the topics down, each as a [`SavedTopic`].
+    pub(super) fn save<'a>(&'a self, registry: &'a Registry, to: &mut Saver<'a>) -> Value {
+        let topics = self.topics.iter().map(|(slot, topic)| {
+            let id = TopicId(slot as u32);
+            let members = topic.members.iter().map(|member| {
+                let client = registry.get(member.client);
+                let membership = client.and_then(|client| client.wire.memberships()?.get(id));
+                let newest = membership.and_then(Membership::newest);
+                json!({
+                    "client": member.client.save(to),
+                    "keep": member.keep.save(to),
+                    "newest": newest.map(|message| message.save(to)),
+                })
+            });
+            let members: Vec<Value> = members.collect();
+            json!({"name": &*topic.name, "service_id": topic.service_id.save(to), "members": members})
+        });
+        topics.collect()
     }
 
     fn find(&self, service_id: ServiceId, name: &str) -> Option<TopicId> {
@@ -278,6 +328,51 @@ impl Core {
             .flat_map(Memberships::iter)
         {
             self.forget_member(membership.topic, membership.at);
+        }
+    }
+
+    /// Ends all subscriptions of a client that stays connected, but is no client any more.
+    pub(super) fn end_memberships(&mut self, id: ClientId) {
+        let Some(client) = self.registry.get_mut(id) else {
+            return;
+        };
+        if client.wire.memberships().is_none() {
+            return;
+        }
+        let memberships = std::mem::take(client.wire.memberships_mut());
+        for membership in memberships.iter() {
+            self.forget_member(membership.topic, membership.at);
+        }
+    }
+
+    /// Makes the clients that another loop has saved members of their topics again.
+    pub(super) fn restore_topics(
+        &mut self,
+        saved: Vec<SavedTopic>,
+        services: &HashMap<ServiceId, ServiceId>,
+    ) {
+        for topic in saved {
+            let Some(service_id) = services.get(&topic.service_id) else {
+                continue;
+            };
+            let mut known = None;
+            for SavedMember {
+                client: id,
+                keep,
+                newest,
+            } in topic.members
+            {
+                let Some(client) = self.registry.get_mut(id) else {
+                    continue;
+                };
+                let topic =
+                    *known.get_or_insert_with(|| self.topics.create(*service_id, &topic.name));
+                let at = self.topics.add(topic, Member { client: id, keep });
+                client.wire.memberships_mut().add(topic, at);
+                if let Some(message) = newest {
+                    client.wire.memberships_mut().restore_newest(topic, message);
+                }
+            }
         }
     }
 

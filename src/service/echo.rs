@@ -1,7 +1,7 @@
 //! Echo: the smallest service.
 
 use super::Endpoint;
-use crate::{ClientId, Context, Message, Rejection, Request, Route, Service};
+use crate::{ClientId, Context, Message, Rejection, Request, Route, Service, ServiceId};
 
 /// Sends every message back to the client that sent it.
 ///
@@ -35,5 +35,9 @@ impl Service for Echo {
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
         // A client that cannot be sent to is being disconnected.
         ctx.try_send(client, message).ok();
+    }
+
+    fn carries(&self, _: ServiceId) -> bool {
+        true
     }
 }

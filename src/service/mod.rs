@@ -47,9 +47,9 @@ pub use advice::{Advise, Problem};
 pub use agent::{Agent, AgentConfig, AgentPerClient};
 pub use app::{App, AppConfig};
 pub use child::{OnFailure, ProgramPlace, RestartLimit};
-pub use connect::{Bridge, BridgeConfig};
 #[cfg(feature = "client")]
-pub(crate) use connect::{HttpBridge, HttpBridgeConfig, Listing};
+pub(crate) use connect::{Answer, HttpBridge, HttpBridgeConfig, Inquiry, mcp_paths};
+pub use connect::{Bridge, BridgeConfig};
 pub use echo::Echo;
 pub use endpoint::{Endpoint, ParseEndpointError};
 pub use framing::{Framing, ParseFramingError};

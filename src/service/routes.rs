@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::Endpoint;
 use crate::protocol::client::ResponseHead;
+use crate::record::{Fields, Loader, RecordError, Saver};
 use crate::{
     Accept, ClientId, CloseReason, ConnectError, Context, Histogram, LinkTarget, Message, Metrics,
     Readiness, Rejection, Request, ResponseEvent, Route, Scope, Service, ServiceId, SourceId,
@@ -230,11 +231,15 @@ impl Routes {
     }
 
     /// Calls `act` with each service, after making it the current service of the context.
-    fn each(&mut self, ctx: &mut Context, act: impl Fn(&mut dyn Service, &mut Context)) {
+    fn each(
+        &mut self,
+        ctx: &mut Context,
+        mut act: impl FnMut(&mut dyn Service, &Endpoint, &mut Context),
+    ) {
         let alone = self.services.len() == 1;
         for (index, mounted) in self.services.iter_mut().enumerate() {
             ctx.set_service_id(service_id(index, alone));
-            act(&mut *mounted.service, ctx);
+            act(&mut *mounted.service, &mounted.endpoint, ctx);
         }
         ctx.set_service_id(ServiceId::ALL);
     }
@@ -249,7 +254,7 @@ fn service_id(index: usize, alone: bool) -> ServiceId {
 
 impl Service for Routes {
     fn started(&mut self, ctx: &mut Context) {
-        self.each(ctx, |service, ctx| service.started(ctx));
+        self.each(ctx, |service, _, ctx| service.started(ctx));
     }
 
     fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
@@ -350,7 +355,7 @@ impl Service for Routes {
     }
 
     fn draining(&mut self, ctx: &mut Context) {
-        self.each(ctx, |service, ctx| service.draining(ctx));
+        self.each(ctx, |service, _, ctx| service.draining(ctx));
     }
 
     fn connect_opened(&mut self, ctx: &mut Context, client: ClientId, response: &ResponseHead<'_>) {
@@ -421,6 +426,41 @@ impl Service for Routes {
         }
     }
 
+    fn carries(&self, id: ServiceId) -> bool {
+        let mounted = self.mounted(id);
+        mounted.is_some_and(|mounted| mounted.service.carries(ServiceId::ALL))
+    }
+
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let saved = self.services.iter().map(|mounted| {
+            let state = mounted.service.save(to);
+            (mounted.endpoint.path().to_owned(), state)
+        });
+        Value::Object(saved.collect())
+    }
+
+    fn restore(
+        &mut self,
+        ctx: &mut Context,
+        state: Value,
+        from: &mut Loader,
+    ) -> Result<(), RecordError> {
+        let mut states = Fields::of(state)?;
+        let mut failure = None;
+        self.each(ctx, |service, endpoint, ctx| {
+            let path = endpoint.path();
+            let restored = match states.take::<Value>(path, from) {
+                Ok(Value::Null) => Ok(()),
+                Ok(state) => service.restore(ctx, state, from),
+                Err(error) => Err(error),
+            };
+            failure = failure
+                .take()
+                .or(restored.err().map(|error| error.inside(path)));
+        });
+        failure.map_or(Ok(()), Err)
+    }
+
     fn held(&self) -> usize {
         let services = self.services.iter();
         services.map(|mounted| mounted.service.held()).sum()
@@ -445,7 +485,7 @@ impl Service for Routes {
     }
 
     fn orphans_changed(&mut self, ctx: &mut Context) {
-        self.each(ctx, |service, ctx| service.orphans_changed(ctx));
+        self.each(ctx, |service, _, ctx| service.orphans_changed(ctx));
     }
 
     /// The sum of the services' fields. With several services, `routes` has the fields of each one by its path.
@@ -502,7 +542,7 @@ impl Service for Routes {
     }
 
     fn stopping(&mut self, ctx: &mut Context) {
-        self.each(ctx, |service, ctx| service.stopping(ctx));
+        self.each(ctx, |service, _, ctx| service.stopping(ctx));
     }
 
     fn is_stopped(&self) -> bool {

@@ -39,6 +39,19 @@ pub(super) fn ours() -> MutexGuard<'static, BTreeSet<u32>> {
     lock(&OURS)
 }
 
+/// The children that were started here and are not reaped yet.
+pub(crate) fn own_children() -> Vec<u32> {
+    ours().iter().copied().collect()
+}
+
+/// Sends TERM to the groups of those children of the program before that nobody has taken over. They are orphans from now on.
+pub(crate) fn end_children(children: &[u32]) {
+    let ours = ours();
+    for pid in children.iter().filter(|pid| !ours.contains(pid)) {
+        signal_group(*pid, Signal::TERM);
+    }
+}
+
 fn lock(pids: &'static Mutex<BTreeSet<u32>>) -> MutexGuard<'static, BTreeSet<u32>> {
     // A panic cannot leave a set of numbers in an invalid state.
     pids.lock().unwrap_or_else(PoisonError::into_inner)
@@ -158,8 +171,11 @@ impl ChildProcess {
             command.pre_exec(prepare);
         }
         let began = Instant::now();
+        // Another thread must not take the child for an orphan in the meantime.
+        let mut ours = ours();
         let child = command.spawn()?;
-        ours().insert(child.id());
+        ours.insert(child.id());
+        drop(ours);
         let process = Self {
             child,
             reaped: false,

@@ -24,12 +24,16 @@ mod random;
 mod sockets;
 #[cfg(feature = "client")]
 mod terminal;
+#[cfg(feature = "server")]
+mod upgrade;
 mod wide;
 
 #[cfg(feature = "server")]
 pub(crate) use account::Account;
 #[cfg(feature = "server")]
-pub(crate) use child_process::{ChildProcess, StartOptions, code_or_signal, exit_descriptor};
+pub(crate) use child_process::{
+    ChildProcess, StartOptions, code_or_signal, end_children, exit_descriptor, own_children,
+};
 #[cfg(feature = "server")]
 pub(crate) use clock::{elapsed_nanos, monotonic_nanos};
 #[cfg(feature = "server")]
@@ -40,12 +44,12 @@ pub(crate) use descriptors::{
 pub(crate) use orphans::{
     Reaper, SystemProcessTable, become_subreaper, kill_orphans, reap_orphans, signal_orphans, usage,
 };
+#[cfg(feature = "cli")]
+pub(crate) use process::granted_memory;
 #[cfg(feature = "client")]
 pub(crate) use process::mask_arguments;
 #[cfg(feature = "server")]
-pub(crate) use process::{drop_code, trim_heap};
-#[cfg(feature = "cli")]
-pub(crate) use process::{granted_memory, unblock_signals};
+pub(crate) use process::{drop_code, trim_heap, unblock_signals};
 #[cfg(feature = "server")]
 pub(crate) use process_tree::ProcessTrees;
 #[cfg(feature = "server")]
@@ -63,6 +67,10 @@ pub(crate) use sockets::{
 pub(crate) use sockets::{keep_from_children, take_descriptor};
 #[cfg(feature = "client")]
 pub(crate) use terminal::{RawMode, is_terminal_raw, restore_terminal, terminal_size};
+#[cfg(feature = "server")]
+pub(crate) use upgrade::{
+    block_signals, memory_file, number_of, replace_program, seal, set_passes, take_passed,
+};
 pub(crate) use wide::{ascii_text, xor_words};
 #[cfg(feature = "screen")]
 pub(crate) use wide::{bytes_between, in_wide_registers};

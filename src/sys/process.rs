@@ -1,12 +1,10 @@
 //! This process itself: how much memory the system grants it, returning what is free, hiding secrets in its arguments, which
 //! every user of the machine can read in the process list, and its signal mask.
 
-#[cfg(feature = "cli")]
 use std::io;
 #[cfg(feature = "client")]
 use std::ops::Range;
 
-#[cfg(feature = "cli")]
 use nix::sys::signal::SigSet;
 
 /// Returns free heap memory to the system. The GNU allocator keeps free memory that lies below a block in use; other
@@ -160,7 +158,6 @@ fn arguments_start(stat: &str) -> Option<u64> {
 
 /// Unblocks all signals in this thread, and so in the threads that it starts. A process inherits the mask of the one that
 /// started it, and while TERM is blocked it can only be killed.
-#[cfg(feature = "cli")]
 pub(crate) fn unblock_signals() -> io::Result<()> {
     Ok(SigSet::empty().thread_set_mask()?)
 }

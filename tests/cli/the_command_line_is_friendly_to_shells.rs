@@ -423,7 +423,7 @@ fn every_example_in_the_help_works() {
             let line = line.trim().trim_start_matches("source <(");
             let line = line.split([')', '|', '>']).next().unwrap_or_default();
             let line = match &*command {
-                "connect" | "attach" => continue,
+                "connect" | "attach" | "upgrade" => continue,
                 "token" | "completions" | "man" | "help" => line.to_owned(),
                 _ => match line.split_once(" -- ") {
                     Some((options, program)) => format!("{options} --check -- {program}"),

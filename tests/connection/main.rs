@@ -5,6 +5,7 @@
 mod common;
 
 mod a_cut_loses_nothing;
+mod an_upgrade_ends_nothing;
 mod bytes_may_come_in_any_pieces;
 #[cfg(feature = "deflate")]
 mod compression_keeps_to_its_memory;

@@ -7,14 +7,14 @@ use serde_json::{Map, Value, json};
 use super::super::run::Failure;
 use super::super::settings::Settings;
 use super::super::{Outcome, fail};
-use crate::service::{Listing, Routes};
-use crate::{Config, Connect, Server, Target};
+use crate::service::{Inquiry, mcp_paths};
+use crate::{Connect, Target};
 
 /// Stands for the token, which is not printed.
 const TOKEN: &str = "Bearer TOKEN";
 
 /// Prints the settings for the server of `connect`, or for each MCP server of the Outrigger there.
-pub(super) fn run(mut settings: Settings, connect: Connect) -> Result<Outcome, Failure> {
+pub(super) fn run(settings: Settings, connect: Connect) -> Result<Outcome, Failure> {
     let target = connect.target().clone();
     if !target.is_http() {
         let error = "--list: the URL of an MCP server begins with http:// or https://";
@@ -22,14 +22,8 @@ pub(super) fn run(mut settings: Settings, connect: Connect) -> Result<Outcome, F
     }
     let mut paths = vec![target.path().to_owned()];
     if target.path() == "/" {
-        let (listing, listed) = Listing::new(connect);
-        let config: Config = std::mem::take(&mut settings.server);
-        // As for a server, so that the loop is compiled once.
-        let routes = Routes::builder().add_without_idle_timeout("/...".parse()?, Box::new(listing));
-        let mut server = Server::without_listeners(config, routes.build()?)?;
-        server.stop_on_signals()?;
-        server.run()?;
-        match listed.replace(Ok(Vec::new())) {
+        let status = settings.ask(Inquiry::of_status(connect))?;
+        match status.and_then(|status| mcp_paths(&status)) {
             Ok(all) => paths = all,
             Err(why) => {
                 let error = format!("cannot list the servers at {target}: {why}");

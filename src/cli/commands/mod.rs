@@ -12,6 +12,8 @@ mod pipe;
 mod processes;
 mod serve;
 pub(super) mod token;
+#[cfg(feature = "client")]
+mod upgrade;
 
 use std::io;
 use std::time::Duration;
@@ -124,6 +126,8 @@ impl Command {
         &connect::CONNECT,
         #[cfg(feature = "client")]
         &connect::ATTACH,
+        #[cfg(feature = "client")]
+        &upgrade::UPGRADE,
         &token::TOKEN,
         &help::COMPLETIONS,
         &help::MAN,

@@ -55,6 +55,23 @@ pub(super) const FLAGS: &[Flag] = &[
     LOG,
     LOG_FORMAT,
     Flag {
+        name: "allow-upgrade",
+        help: "answer POST /upgrade over TCP, too, and not only over a unix socket of the server (see 'outrigger help upgrade')",
+        ..Flag::BASE
+    },
+    Flag {
+        name: "program",
+        takes: Takes::One("FILE"),
+        default_note: Some("the path of this program"),
+        help: "the program that replaces this one in an upgrade",
+        set: |settings, value| {
+            settings.upgrade_program = Some(value.into());
+            Ok(())
+        },
+        accepts: samples(&["/usr/bin/outrigger"]),
+        ..Flag::BASE
+    },
+    Flag {
         name: "console",
         default_note: Some("on for processes, serve and demo, unless a route is at /"),
         help: "serve the console for browsers at /, unless a page of the service is there",

@@ -96,6 +96,9 @@ fn operate(world: &mut Sea, peers: &mut Vec<Peer>, operation: u8, argument: u8) 
             peer.take(world, usize::MAX, false);
             peer.write(world, usize::MAX);
         }
+        9 if operation >= 208 => {
+            world.upgrade().expect("nothing prevents it");
+        }
         9 => world.pass(Duration::from_millis(u64::from(argument) * 20)),
         10 => world.pass(Duration::from_secs(u64::from(argument) / 4)),
         11 => {
@@ -268,6 +271,10 @@ impl Ledger {
 
 impl Service for Ledger {
     fn keeps_every_client(&self, _: ServiceId) -> bool {
+        true
+    }
+
+    fn carries(&self, _: ServiceId) -> bool {
         true
     }
 

@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+#[cfg(feature = "server")]
+use serde_json::{Value, json};
 use zlib_rs::{Deflate, Inflate};
 
 use super::offer::{Agreement, MAX_WINDOW_BITS, Offer};
@@ -11,6 +13,8 @@ use super::zlib::{TAIL, compress, decompress, new_deflate};
 use super::{CompressionCounts, DeflateConfig, SLICE};
 use crate::protocol::message::Assembly;
 use crate::protocol::{Buffers, ProtocolError};
+#[cfg(feature = "server")]
+use crate::record::{Fields, Loader, Record, RecordError, Saver};
 
 /// An empty stored block that is not the last one (RFC 1951 section 3.2.4).
 const EMPTY_BLOCK: [u8; 5] = [0, 0, 0, 0xff, 0xff];
@@ -85,6 +89,15 @@ impl Compression {
     /// [`Squeeze`](super::Squeeze).
     pub fn slice(&self) -> usize {
         self.slice
+    }
+
+    /// Gives a restored codec the memory that it had reserved, even if that is over the limit now.
+    #[cfg(feature = "server")]
+    pub(crate) fn adopt(&self, codec: &mut Codec) {
+        let bytes = codec.reservation.bytes;
+        self.reserved.fetch_add(bytes, Ordering::Relaxed);
+        let total = Arc::clone(&self.reserved);
+        codec.reservation = Reservation { total, bytes };
     }
 
     /// Accepts an offer for a connection. Context takeover is granted if there is memory for it.
@@ -252,7 +265,43 @@ pub struct Codec {
     reservation: Reservation,
 }
 
+/// The compressor of the next process starts anew, as after a broadcast.
+#[cfg(feature = "server")]
+impl Record for Codec {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self {
+            agreement,
+            inflate: _,
+            deflate: _,
+            has_gap: _,
+            reservation,
+        } = self;
+        json!({"agreement": agreement.save(to), "reserved": reservation.bytes})
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        Ok(Self {
+            agreement: fields.take("agreement", from)?,
+            inflate: None,
+            deflate: None,
+            has_gap: false,
+            // Counted when the codec gets the state that it shares: see `Compression::adopt`.
+            reservation: Reservation {
+                total: Arc::new(AtomicUsize::new(usize::MAX / 2)),
+                bytes: fields.take("reserved", from)?,
+            },
+        })
+    }
+}
+
 impl Codec {
+    /// Whether another process can continue it: no message of the peer can refer to an earlier one that this process has inflated.
+    #[cfg(feature = "server")]
+    pub(crate) fn is_portable(&self) -> bool {
+        self.inflate.is_none()
+    }
+
     /// The negotiated parameters.
     pub fn agreement(&self) -> Agreement {
         self.agreement

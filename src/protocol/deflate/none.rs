@@ -42,6 +42,22 @@ impl std::fmt::Display for CompressionFailed {
 
 impl std::error::Error for CompressionFailed {}
 
+#[cfg(feature = "server")]
+impl crate::record::Record for Codec {
+    fn save<'a>(&'a self, _: &mut crate::record::Saver<'a>) -> serde_json::Value {
+        match self.0 {}
+    }
+
+    fn restore(
+        _: serde_json::Value,
+        _: &mut crate::record::Loader,
+    ) -> Result<Self, crate::record::RecordError> {
+        Err(crate::record::RecordError::new(
+            "this program cannot decompress",
+        ))
+    }
+}
+
 #[allow(
     missing_docs,
     reason = "the documentation is in the build with the feature"
@@ -71,6 +87,11 @@ impl Squeeze {
     reason = "the documentation is in the build with the feature"
 )]
 impl Compression {
+    #[cfg(feature = "server")]
+    pub(crate) fn adopt(&self, _: &mut Codec) {
+        match self.0 {}
+    }
+
     pub fn accept(&self, _: Offer) -> Codec {
         match self.0 {}
     }
@@ -118,6 +139,11 @@ impl Compression {
     reason = "the documentation is in the build with the feature"
 )]
 impl Codec {
+    #[cfg(feature = "server")]
+    pub(crate) fn is_portable(&self) -> bool {
+        match self.0 {}
+    }
+
     pub fn agreement(&self) -> Agreement {
         match self.0 {}
     }

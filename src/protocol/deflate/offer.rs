@@ -38,6 +38,41 @@ pub struct Agreement {
     pub client_max_window_bits: Option<u8>,
 }
 
+#[cfg(feature = "server")]
+impl crate::record::Record for Agreement {
+    fn save<'a>(&'a self, _: &mut crate::record::Saver<'a>) -> serde_json::Value {
+        let Self {
+            server_context_takeover,
+            client_context_takeover,
+            server_max_window_bits,
+            client_max_window_bits,
+        } = self;
+        serde_json::json!({
+            "server_context_takeover": server_context_takeover,
+            "client_context_takeover": client_context_takeover,
+            "server_max_window_bits": server_max_window_bits,
+            "client_max_window_bits": client_max_window_bits,
+        })
+    }
+
+    fn restore(
+        value: serde_json::Value,
+        from: &mut crate::record::Loader,
+    ) -> Result<Self, crate::record::RecordError> {
+        let mut fields = crate::record::Fields::of(value)?;
+        let mut bits = |name| {
+            let bits = fields.take::<Option<u16>>(name, from)?;
+            Ok(bits.map(|bits| bits.clamp(8, 15) as u8))
+        };
+        Ok(Self {
+            server_max_window_bits: bits("server_max_window_bits")?,
+            client_max_window_bits: bits("client_max_window_bits")?,
+            server_context_takeover: fields.take("server_context_takeover", from)?,
+            client_context_takeover: fields.take("client_context_takeover", from)?,
+        })
+    }
+}
+
 impl Offer {
     /// Finds the first acceptable offer in a request. Skips offers of other extensions and offers with unknown, repeated
     /// or invalid parameters (RFC 7692 section 7.1).

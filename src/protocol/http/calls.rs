@@ -28,6 +28,14 @@ pub(super) struct CallOptions {
     pub(super) chunked: bool,
 }
 
+#[cfg(feature = "server")]
+crate::record::record!(CallOptions {
+    unanswered,
+    keep_alive,
+    head_only,
+    chunked,
+});
+
 impl HttpConnection {
     /// Records the properties of a request that its response depends on. Call it before the request is answered.
     ///

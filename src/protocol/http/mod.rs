@@ -52,6 +52,16 @@ pub enum HttpState {
     Closed,
 }
 
+#[cfg(feature = "server")]
+crate::record::record_names!(HttpState {
+    Head,
+    Body,
+    Answering,
+    Streaming,
+    Closing,
+    Closed
+});
+
 /// What [`HttpConnection::receive`] found in the input.
 #[derive(Debug)]
 pub enum HttpEvent<'a> {
@@ -86,6 +96,16 @@ struct RequestState {
     rejection: Option<Box<Rejection>>,
 }
 
+#[cfg(feature = "server")]
+crate::record::record!(RequestState {
+    proxied,
+    head,
+    // A connection whose request is arriving or is answered is not carried over.
+    body = None,
+    origin,
+    rejection = None,
+});
+
 impl RequestState {
     /// Whether a head or a body is incomplete.
     fn is_partial(&self) -> bool {
@@ -113,6 +133,17 @@ pub struct HttpConnection {
     rejected: bool,
     call: CallOptions,
 }
+
+#[cfg(feature = "server")]
+crate::record::record!(HttpConnection {
+    request,
+    since,
+    streamed,
+    state,
+    called,
+    rejected,
+    call,
+});
 
 impl HttpConnection {
     /// Creates a connection that waits for its first byte.

@@ -1,5 +1,8 @@
 //! The state of a [`WebSocket`] that is rarely needed. It is allocated on demand.
 
+#[cfg(feature = "server")]
+use serde_json::{Value, json};
+
 use std::time::Duration;
 
 use super::WebSocket;
@@ -9,6 +12,8 @@ use crate::protocol::deflate::{Codec, Unfinished};
 use crate::protocol::frame::{FrameHeader, MAX_HEADER, OpCode};
 use crate::protocol::message::{Assembly, Payload};
 use crate::protocol::payload::MaskKeys;
+#[cfg(feature = "server")]
+use crate::record::{Fields, Loader, Record, RecordError, Saver};
 
 /// State that exists only while a frame or a message is incomplete.
 #[derive(Debug, Default)]
@@ -27,6 +32,49 @@ pub(super) struct Partial {
     pub(super) compressed: Option<OpCode>,
     /// A complete compressed message that is being decompressed.
     pub(super) inflating: Option<Box<Inflating>>,
+}
+
+#[cfg(feature = "server")]
+impl Record for Partial {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self {
+            header,
+            header_len,
+            frame,
+            control,
+            message,
+            compressed,
+            // A connection with such a message is not carried over.
+            inflating: _,
+        } = self;
+        json!({
+            "header": header[..usize::from(*header_len)],
+            "frame": frame.save(to),
+            "control": control.save(to),
+            "message": message.save(to),
+            "compressed": compressed.save(to),
+        })
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        let begun = fields.take::<Vec<u16>>("header", from)?;
+        let mut header = [0; MAX_HEADER];
+        let wrong = || RecordError::new("the header is too long").inside("header");
+        for (at, number) in begun.iter().enumerate() {
+            let byte = u8::try_from(*number).map_err(|_| wrong())?;
+            *header.get_mut(at).ok_or_else(wrong)? = byte;
+        }
+        Ok(Self {
+            header,
+            header_len: begun.len() as u8,
+            frame: fields.take("frame", from)?,
+            control: fields.take("control", from)?,
+            message: fields.take("message", from)?,
+            compressed: fields.take("compressed", from)?,
+            inflating: None,
+        })
+    }
 }
 
 /// A compressed message, decompressed in part.
@@ -62,12 +110,22 @@ pub(super) struct HalfClosed {
     pub(super) owed: u64,
 }
 
+#[cfg(feature = "server")]
+crate::record::record!(HalfClosed {
+    since,
+    patience,
+    owed,
+});
+
 /// A PONG that is awaited for a shorter time than usual.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Probe {
     pub(super) until: Time,
     pub(super) patience: Duration,
 }
+
+#[cfg(feature = "server")]
+crate::record::record!(Probe { until, patience });
 
 /// State that few connections need, or that is needed only for a short time.
 #[derive(Debug, Default)]
@@ -92,6 +150,21 @@ pub(super) struct ColdState {
     /// The theoretical arrival time of the rate limit (GCRA), in microseconds. 0 if the full burst is available.
     pub(super) due: u64,
 }
+
+#[cfg(feature = "server")]
+crate::record::record!(ColdState {
+    partial,
+    close_reason,
+    peer_close,
+    confirmed,
+    failed,
+    half_closed,
+    probe,
+    codec,
+    // Only a client's side masks, and its connection is not carried over.
+    masks = None,
+    due,
+});
 
 impl ColdState {
     fn is_empty(&self) -> bool {

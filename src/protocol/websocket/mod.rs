@@ -33,6 +33,13 @@ pub enum State {
     Closed,
 }
 
+#[cfg(feature = "server")]
+crate::record::record_names!(State {
+    Open,
+    Closing,
+    Closed
+});
+
 /// One side of a WebSocket connection: the server's side after [`WebSocket::accept`], the client's after
 /// [`WebSocket::connect`]. See [the module](crate::protocol) for an example.
 #[derive(Debug)]
@@ -54,6 +61,18 @@ pub struct WebSocket {
     /// Whether PINGs carry the number of messages sent, so that a PONG confirms them.
     counts: bool,
 }
+
+#[cfg(feature = "server")]
+crate::record::record!(WebSocket {
+    cold,
+    since,
+    pinged,
+    last_message,
+    heard_at,
+    state,
+    heard,
+    counts,
+});
 
 impl WebSocket {
     /// Accepts a handshake: writes the 101 response to `out` and opens the connection.
@@ -174,6 +193,14 @@ impl WebSocket {
         self.cold
             .as_ref()
             .is_some_and(|cold| cold.codec.is_some() || cold.masks.is_some())
+    }
+
+    /// Whether another process can continue the connection: it needs no decompressor with a context, and it has no keys that mask
+    /// frames.
+    #[cfg(feature = "server")]
+    pub(crate) fn is_portable(&self) -> bool {
+        let codec = self.cold.as_ref().and_then(|cold| cold.codec.as_ref());
+        !self.is_inflating() && !self.is_client() && codec.is_none_or(Codec::is_portable)
     }
 
     /// The compression of this connection, if it was negotiated.

@@ -8,6 +8,7 @@ use super::outbox::Outbox;
 use super::outgoing::{LastConnection, Upstream};
 use super::{ReadGate, Why};
 use crate::protocol::{Accept, Cause, CloseCode, CloseReason, Message, Time};
+use crate::record::record;
 use crate::server::config::ResumeConfig;
 use crate::server::resume_token::{ResumeToken, Secret};
 use crate::server::tls::PeerCertificate;
@@ -83,6 +84,28 @@ pub(crate) struct Delivery {
     /// The number of times that the client has come back.
     pub(super) resumes: u64,
 }
+
+record!(Delivery {
+    outbox,
+    limits,
+    secret,
+    earlier,
+    unpinged,
+    pinged,
+    allowance,
+    crowded,
+    // A connection that this side has opened is not carried over.
+    upstream = None,
+    certificate,
+    accept,
+    closing,
+    ended,
+    is_final,
+    skipped,
+    // The next process counts its turns from 1.
+    resumed_in = u64::MAX,
+    resumes,
+});
 
 /// What to do about a client that has confirmed nothing for some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -398,6 +421,14 @@ pub(crate) struct Detached {
     /// Why the connection was cut.
     pub(super) cut: CloseReason,
 }
+
+record!(Detached {
+    since,
+    last_message,
+    idle_since,
+    check_at,
+    cut,
+});
 
 impl Detached {
     pub(super) fn new(now: Time, last_message: Time, cut: CloseReason) -> Self {

@@ -1,6 +1,7 @@
 //! What a client's handshake has said, for the log and the status.
 
 use crate::protocol::Request;
+use crate::record::record;
 
 /// The maximum length of each field that is kept, in bytes.
 const MAX_FIELD: usize = 128;
@@ -15,6 +16,12 @@ pub(crate) struct Handshake {
     /// The beginning of the field Origin.
     pub(crate) origin: Option<Box<str>>,
 }
+
+record!(Handshake {
+    path,
+    user_agent,
+    origin
+});
 
 impl Handshake {
     pub(crate) fn of(request: &Request<'_>) -> Self {

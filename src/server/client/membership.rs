@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::protocol::OwnedMessage;
+use crate::record::record_names;
 
 /// The number of a topic while it has members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,6 +20,8 @@ pub enum Keep {
     Latest,
 }
 
+record_names!(Keep { All, Latest });
+
 /// A client's membership in a topic.
 #[derive(Debug)]
 pub(crate) struct Membership {
@@ -27,6 +30,13 @@ pub(crate) struct Membership {
     pub(crate) at: u32,
     /// The newest message, which waits until the client can take it.
     newest: Option<Arc<OwnedMessage>>,
+}
+
+impl Membership {
+    /// The newest message, which waits until the client can take it.
+    pub(crate) fn newest(&self) -> Option<&OwnedMessage> {
+        self.newest.as_deref()
+    }
 }
 
 /// The memberships of a client, sorted by topic.
@@ -95,6 +105,11 @@ impl Memberships {
         let replaces = self.list[place].newest.replace(message).is_some();
         self.waiting += usize::from(!replaces);
         replaces
+    }
+
+    /// Lets a message wait that has waited in another loop.
+    pub(crate) fn restore_newest(&mut self, topic: TopicId, message: OwnedMessage) {
+        self.replace_newest(topic, Arc::new(message));
     }
 
     /// Whether a message of a topic waits.

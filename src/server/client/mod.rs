@@ -20,6 +20,7 @@ mod outbound;
 mod outbox;
 mod outgoing;
 mod output;
+mod portable;
 mod protocol;
 mod rare;
 mod resumable;
@@ -34,7 +35,7 @@ pub(super) use self::handshake::Handshake;
 pub(super) use self::heartbeat::is_heartbeat_name;
 pub(super) use self::inbound::{Inbound, Input, Read, ReadGate, SHORT_READ, Why};
 pub use self::membership::Keep;
-pub(super) use self::membership::{Memberships, TopicId};
+pub(super) use self::membership::{Membership, Memberships, TopicId};
 pub(super) use self::outgoing::Upstream;
 use self::protocol::Protocol;
 pub(super) use self::rare::Join;
@@ -49,6 +50,7 @@ use super::stream::Stream;
 use super::tls::{PeerCertificate, TlsStream};
 use super::wheel::Link;
 use crate::protocol::Time;
+use crate::record::record;
 
 /// A client as its service knows it. A resumable one survives the end of its [`Wire`].
 #[derive(Debug)]
@@ -67,6 +69,17 @@ pub(super) struct Client {
     pub(super) service_id: ServiceId,
     flags: Flags<ClientFlag>,
 }
+
+record!(Client {
+    id,
+    handshake,
+    traffic,
+    wire,
+    opened,
+    timer = Link::default(),
+    service_id,
+    flags,
+});
 
 /// A boolean property of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

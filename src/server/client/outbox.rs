@@ -2,8 +2,11 @@
 
 use std::collections::VecDeque;
 
+use serde_json::{Value, json};
+
 use super::broadcast::SharedMessage;
 use crate::protocol::Message;
+use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
 
 /// The size of a block, which holds several messages. A longer message gets a block of its own.
 const BLOCK: usize = 16 << 10;
@@ -21,6 +24,30 @@ enum Block {
     Own(Vec<u8>),
     /// One message that other clients keep, too. Its prefix is not stored, but counts.
     Shared(SharedMessage),
+}
+
+/// A shared message becomes one of the client's own, so that positions in the block stay the same.
+impl Record for Block {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match self {
+            Self::Own(bytes) => json!({"messages": bytes.save(to)}),
+            Self::Shared(message) => json!({
+                "message": to.bytes(message.payload.as_slice()),
+                "is_binary": message.is_binary,
+            }),
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        if let Some(messages) = fields.take("messages", from)? {
+            return Ok(Self::Own(messages));
+        }
+        let payload: Vec<u8> = fields.take("message", from)?;
+        let mut bytes = Vec::with_capacity(PREFIX + payload.len());
+        append(fields.take("is_binary", from)?, &payload, &mut bytes);
+        Ok(Self::Own(bytes))
+    }
 }
 
 impl Block {
@@ -115,6 +142,22 @@ pub(super) struct Outbox {
     /// The number of confirmed messages, and of their bytes, that stay until room is needed.
     retained: (u64, usize),
 }
+
+record!(Outbox {
+    blocks,
+    // Every block is one of the client's own.
+    checked = 0,
+    released,
+    before,
+    count,
+    len,
+    confirmed,
+    confirmed_len,
+    unsent,
+    cursor,
+    largest,
+    retained,
+});
 
 impl Outbox {
     /// An outbox for a client to which `before` messages were sent already. It keeps up to `retained` confirmed messages, and bytes

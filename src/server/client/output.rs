@@ -4,9 +4,12 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use super::broadcast::{Batches, Encoded, Frames, LongMessage};
 use crate::protocol::Time;
 use crate::protocol::deflate::{Codec, Compression, CompressionFailed, Squeeze};
+use crate::record::{Fields, Loader, Record, RecordError, Saver};
 use crate::server::stream::Stream;
 use crate::server::tls::Scratch;
 
@@ -44,6 +47,11 @@ impl Block {
             Self::Static(bytes) => bytes,
             Self::Squeeze(_) | Self::Long(_) => &[],
         }
+    }
+
+    /// Whether it is compressed later.
+    fn is_unmade(&self) -> bool {
+        matches!(self, Self::Squeeze(_) | Self::Long(_))
     }
 
     /// The number of bytes that count as queued.
@@ -87,6 +95,60 @@ pub(super) struct Output {
     pub(super) congested: bool,
     /// Whether the client is queued to be written at the end of the turn.
     pub(super) dirty: bool,
+}
+
+/// The bytes that were not written. Messages that wait to be compressed must be finished before.
+impl Record for Output {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self {
+            blocks,
+            checked: _,
+            squeezes: _,
+            written,
+            begun,
+            queued: _,
+            largest,
+            taken,
+            blocked,
+            congested,
+            dirty: _,
+        } = self;
+        debug_assert!(!blocks.iter().any(Block::is_unmade));
+        let begun = *begun || *written > 0;
+        let skip = std::iter::once(*written).chain(std::iter::repeat(0));
+        let blocks = blocks.iter().zip(skip);
+        let blocks: Vec<Value> = blocks
+            .map(|(block, skip)| to.bytes(&block.as_slice()[skip..]))
+            .collect();
+        json!({
+            "blocks": blocks,
+            "begun": begun,
+            "largest": largest,
+            "taken": taken.save(to),
+            "blocked": blocked,
+            "congested": congested,
+        })
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        let blocks = fields.take::<Vec<Vec<u8>>>("blocks", from)?;
+        let blocks = blocks.into_iter().filter(|block| !block.is_empty());
+        let blocks: VecDeque<Block> = blocks.map(Block::Own).collect();
+        Ok(Self {
+            checked: 0,
+            squeezes: 0,
+            written: 0,
+            begun: fields.take("begun", from)? && !blocks.is_empty(),
+            queued: blocks.iter().map(Block::len).sum(),
+            largest: fields.take("largest", from)?,
+            taken: fields.take("taken", from)?,
+            blocked: fields.take("blocked", from)?,
+            congested: fields.take("congested", from)?,
+            dirty: false,
+            blocks,
+        })
+    }
 }
 
 impl Output {
@@ -285,8 +347,7 @@ impl Output {
 
     /// Whether the first block must be compressed before it is sent.
     pub(super) fn must_squeeze(&self) -> bool {
-        let first = self.blocks.front();
-        matches!(first, Some(Block::Squeeze(_) | Block::Long(_)))
+        self.blocks.front().is_some_and(Block::is_unmade)
     }
 
     /// Compresses a slice of the first block if it must be compressed, and returns the number of bytes compressed.
@@ -331,6 +392,37 @@ impl Output {
         Ok(Some(taken))
     }
 
+    /// Compresses every block that must be compressed before it is sent.
+    pub(super) fn finish(
+        &mut self,
+        mut codec: Option<&mut Codec>,
+        mut shared: Option<&mut Compression>,
+        batches: &Batches,
+    ) -> Result<(), CompressionFailed> {
+        if !self.blocks.iter().any(Block::is_unmade) {
+            return Ok(());
+        }
+        let mut made = VecDeque::new();
+        while !self.blocks.is_empty() {
+            while self.must_squeeze() {
+                // The squeezed part comes before the rest.
+                let (codec, shared) = (codec.as_deref_mut(), shared.as_deref_mut());
+                if self.squeeze(codec, shared, batches)?.is_none() {
+                    debug_assert!(false, "a message that waits to be compressed has a codec");
+                    self.blocks.pop_front();
+                }
+            }
+            if let Some(block) = self.blocks.pop_front() {
+                self.queued -= block.len();
+                made.push_back(block);
+            }
+        }
+        (self.blocks, self.checked) = (made, 0);
+        self.queued = self.blocks.iter().map(Block::len).sum::<usize>() - self.written;
+        self.check();
+        Ok(())
+    }
+
     /// Drops every block of which no byte was written.
     pub(super) fn drop_unbegun(&mut self) {
         self.blocks
@@ -371,8 +463,8 @@ impl Output {
         let mut slices = [IoSlice::new(&[]); BLOCKS_PER_WRITE];
         let mut count = 0;
         let mut offered = 0;
-        let made = |block: &&Block| !matches!(block, Block::Squeeze(_) | Block::Long(_));
-        for (slice, block) in slices.iter_mut().zip(self.blocks.iter().take_while(made)) {
+        let made = self.blocks.iter().take_while(|block| !block.is_unmade());
+        for (slice, block) in slices.iter_mut().zip(made) {
             let skip = if count == 0 { self.written } else { 0 };
             let bytes = &block.as_slice()[skip..];
             *slice = IoSlice::new(bytes);

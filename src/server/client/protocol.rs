@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use super::delivery::Detached;
 use crate::protocol::http::{HttpConnection, HttpState};
 use crate::protocol::{Time, WebSocket};
+use crate::record::{Fields, Loader, Record, RecordError, Saver};
 use crate::server::connector::{Outgoing, Phase};
 use crate::server::error::SendError;
 
@@ -19,6 +22,29 @@ pub(crate) enum Protocol {
     Outgoing(Box<Outgoing>),
     /// None: the connection was cut, and the client may resume it.
     Detached(Box<Detached>),
+}
+
+/// A connection that this side is opening cannot be saved.
+impl Record for Protocol {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match self {
+            Self::Http(http) => json!({"http": http.save(to)}),
+            Self::WebSocket(socket) => json!({"websocket": socket.save(to)}),
+            Self::Detached(detached) => json!({"detached": detached.save(to)}),
+            Self::Outgoing(_) => Value::Null,
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        if let Some(http) = fields.take("http", from)? {
+            return Ok(Self::Http(http));
+        }
+        if let Some(socket) = fields.take("websocket", from)? {
+            return Ok(Self::WebSocket(socket));
+        }
+        fields.take("detached", from).map(Self::Detached)
+    }
 }
 
 impl Protocol {

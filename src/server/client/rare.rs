@@ -6,6 +6,7 @@ use super::delivery::Delivery;
 use super::membership::Memberships;
 use super::output::Output;
 use crate::protocol::http::TraceParent;
+use crate::record::record;
 use crate::server::address::Remote;
 use crate::server::id::ClientId;
 
@@ -29,6 +30,19 @@ pub(super) struct Rare {
     /// The topics of the client. They stay with the client, too.
     pub(super) memberships: Memberships,
 }
+
+record!(Rare {
+    output,
+    unread,
+    forwarding,
+    trace,
+    // A connection is handed over in the turn in which it asks for it.
+    join = None,
+    delivery,
+    heartbeat,
+    // The topics have a record of their own.
+    memberships = Memberships::default(),
+});
 
 impl Rare {
     /// Whether there is no reason to keep the box.
@@ -74,6 +88,8 @@ pub(crate) struct Forwarding {
     /// The user that the proxy has named in the last request.
     pub(super) user: Option<Arc<str>>,
 }
+
+record!(Forwarding { peer, user });
 
 /// The request of a new connection to be handed to an earlier client.
 #[derive(Clone, Copy, Debug)]

@@ -516,26 +516,34 @@ impl Client {
 
     /// Ends a connection that another client has left. The CLOSE of a service that was not answered is kept in `delivery`.
     fn end_old_wire(&mut self, env: &mut Env, delivery: Option<&mut Delivery>) {
+        let socket = self.wire.protocol.websocket();
+        let closing = socket.and_then(|socket| socket.close_reason().cloned());
+        let closing = closing.filter(|reason| reason.cause == Cause::Service);
+        if let Some(delivery) = delivery {
+            delivery.closing = delivery.closing.take().or(closing);
+        }
+        if let Some(rare) = self.wire.rare.as_deref_mut() {
+            rare.output.drop_unbegun();
+        }
+        let reason = CloseReason::new(Cause::Service, CloseCode::TAKEN_OVER, "Taken over");
+        self.end_wire(env, reason);
+    }
+
+    /// Ends a WebSocket that has no client any more: with CLOSE behind the queued output. The connection stays until the peer has closed
+    /// its side.
+    pub(super) fn end_wire(&mut self, env: &mut Env, reason: CloseReason) {
         let over = Protocol::Http(HttpConnection::closing(env.now));
         let Protocol::WebSocket(mut socket) = std::mem::replace(&mut self.wire.protocol, over)
         else {
             self.wire.rare = None;
             return self.request_removal(env);
         };
-        let closing = socket.close_reason().cloned();
-        let closing = closing.filter(|reason| reason.cause == Cause::Service);
-        if let Some(delivery) = delivery {
-            delivery.closing = delivery.closing.take().or(closing);
-        }
         let mut close = Vec::new();
-        let reason = CloseReason::new(Cause::Service, CloseCode::TAKEN_OVER, "Taken over");
         socket.close(env.now, reason, &mut close);
         // Releases the compressor.
         socket.abandon(env.now, CloseReason::eof());
-        let output = self.wire.output_mut();
-        output.drop_unbegun();
         if !close.is_empty() {
-            output.push(&[&close], 0);
+            self.wire.output_mut().push(&[&close], 0);
         }
         self.write_later(env);
         self.mark_delivered();

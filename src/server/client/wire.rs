@@ -9,6 +9,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::inbound::{Inbound, Input, Read};
 use super::membership::Memberships;
 use super::output::Output;
@@ -17,6 +19,7 @@ use super::rare::{Forwarding, Join, Rare};
 use crate::protocol::client::{ExchangeEvent, HandshakeError};
 use crate::protocol::http::{HttpConnection, HttpEvent, TraceParent};
 use crate::protocol::{Cause, CloseReason, NextStep, Request, Time};
+use crate::record::{Loader, Record, RecordError, Saver, record};
 use crate::server::address::Remote;
 use crate::server::connector::{ConnectError, Phase};
 use crate::server::env::Env;
@@ -97,6 +100,30 @@ pub(crate) struct Wire {
     /// The token of the last request.
     pub(crate) credential: Option<CredentialId>,
     pub(super) flags: Flags<Flag>,
+}
+
+record!(Wire {
+    protocol,
+    rare,
+    stream,
+    delivered_mark,
+    // The next process has accounts of its own.
+    account = AccountId::SERVER,
+    remote,
+    credential,
+    flags,
+});
+
+impl<F> Record for Flags<F> {
+    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
+        self.0.into()
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let bits = u16::restore(value, from)?;
+        let wrong = |_| RecordError::new("a number below 256 is expected");
+        Ok(Self(u8::try_from(bits).map_err(wrong)?, PhantomData))
+    }
 }
 
 impl Wire {

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use crate::protocol::Time;
+use crate::record::record;
 
 /// The counters of one address.
 #[derive(Clone, Copy, Debug, Default)]
@@ -94,12 +95,16 @@ struct Count {
     wrong: u32,
 }
 
+record!(Count { since, wrong });
+
 /// The addresses that have recently presented wrong tokens.
 ///
 /// Only rejections are delayed. So a client behind the same proxy can neither lock out nor slow down the holder of a
 /// right token.
 #[derive(Debug, Default)]
 pub(crate) struct Failures(HashMap<IpAddr, Count>);
+
+record!(Failures as HashMap<IpAddr, Count>);
 
 impl Failures {
     /// Records a wrong token. Returns how many the address has presented in this period.

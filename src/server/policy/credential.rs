@@ -5,9 +5,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{Principal, Scope};
+use crate::record::{Loader, Record, RecordError, Saver, record};
 use crate::secret;
 use crate::sys::random_uuid;
 
@@ -108,6 +110,19 @@ pub struct Secret {
     token: Option<Token>,
 }
 
+/// Only the digest: whoever can read the records cannot use the token.
+impl Record for Secret {
+    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
+        self.to_sha256().into()
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let text = String::restore(value, from)?;
+        let wrong = |error: ParseSecretError| RecordError::new(error.to_string());
+        text.parse().map_err(wrong)
+    }
+}
+
 impl Secret {
     /// The digest of a token that a client presented.
     pub(super) fn digest_of(presented: &[u8]) -> Self {
@@ -202,6 +217,12 @@ pub struct Credential {
     scope: Scope,
     secret: Secret,
 }
+
+record!(Credential {
+    name,
+    scope,
+    secret
+});
 
 impl Credential {
     /// A token with a name: 1 to 64 ASCII letters, digits, and characters of `-_.@`. The name `default` means the

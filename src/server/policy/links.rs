@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use slab::Slab;
 
 use super::access::percent_decode;
 use super::tokens::CredentialId;
 use super::{Credential, Principal, Secret, Token};
 use crate::protocol::Time;
+use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
 
 /// The length of a token that the server generates: hexadecimal digits.
 const TOKEN: usize = 64;
@@ -29,6 +31,12 @@ pub struct LinkTarget {
     item: Option<Box<str>>,
     may_answer: bool,
 }
+
+record!(LinkTarget {
+    path,
+    item,
+    may_answer
+});
 
 impl LinkTarget {
     /// Everything at a path. The holder of the link may send requests to this path only.
@@ -90,11 +98,42 @@ pub(crate) struct Link {
     pub(crate) expires: Time,
 }
 
+record!(Link {
+    id,
+    target,
+    issuer,
+    credential,
+    secret,
+    expires,
+});
+
 /// All links that have not expired.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     links: Slab<Link>,
     last_id: u64,
+}
+
+impl Record for Links {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self { links, last_id } = self;
+        let links = links
+            .iter()
+            .map(|(slot, link)| Value::Array(vec![slot.into(), link.save(to)]));
+        json!({"links": links.collect::<Vec<_>>(), "last_id": last_id})
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        let links = fields.take::<Vec<(usize, Link)>>("links", from)?;
+        if links.iter().any(|(slot, _)| *slot >= Self::MOST) {
+            return Err(RecordError::new("there are too many links"));
+        }
+        // A slot is the credential of the clients that use the link.
+        let links = links.into_iter().collect();
+        let last_id = fields.take("last_id", from)?;
+        Ok(Self { links, last_id })
+    }
 }
 
 impl Links {

@@ -4,6 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use serde_json::{Value, json};
+
+use crate::record::{Fields, Loader, Record, RecordError, Saver, record_names};
+
 /// The authenticated owner of a connection.
 ///
 /// Connections of the same principal have the same rights, so one may use the resources of another. Compare principals
@@ -35,6 +39,35 @@ pub enum Principal {
     User(u32),
     /// The holder of the link of this number, who may watch one thing. Anyone may have got the link.
     Link(u64),
+}
+
+impl Record for Principal {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match self {
+            Self::Nobody => json!({"kind": "nobody"}),
+            Self::Token => json!({"kind": "token"}),
+            Self::Named(name) => json!({"kind": "named", "name": name.save(to)}),
+            Self::Certificate(name) => json!({"kind": "certificate", "name": name.save(to)}),
+            Self::Proxied(name) => json!({"kind": "proxied", "name": name.save(to)}),
+            Self::User(id) => json!({"kind": "user", "id": id}),
+            Self::Link(id) => json!({"kind": "link", "id": id}),
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        let kind: String = fields.take("kind", from)?;
+        Ok(match kind.as_str() {
+            "nobody" => Self::Nobody,
+            "token" => Self::Token,
+            "named" => Self::Named(fields.take("name", from)?),
+            "certificate" => Self::Certificate(fields.take("name", from)?),
+            "proxied" => Self::Proxied(fields.take("name", from)?),
+            "user" => Self::User(fields.take("id", from)?),
+            "link" => Self::Link(fields.take("id", from)?),
+            _ => return Err(RecordError::new("an unknown kind of principal")),
+        })
+    }
 }
 
 impl Principal {
@@ -107,6 +140,13 @@ pub enum Scope {
     #[default]
     All,
 }
+
+record_names!(Scope {
+    Metrics,
+    Watch,
+    Use,
+    All,
+});
 
 impl Scope {
     const NAMES: [(Self, &str); 4] = [

@@ -8,6 +8,7 @@ use super::Token;
 use super::access::percent_decode;
 use super::credential::{Credential, ParseSecretError, Secret};
 use super::links::Links;
+use crate::record::record;
 
 /// The minimum length of a token that is looked for in paths. A shorter one, such as `shell`, may be there by chance.
 const LONG_TOKEN: usize = 16;
@@ -16,6 +17,8 @@ const LONG_TOKEN: usize = 16;
 /// takes two bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CredentialId(NonZeroU16);
+
+record!(CredentialId as NonZeroU16);
 
 /// The number of the first link. Tokens have lower numbers.
 const FIRST_LINK: usize = 1 << 8;
@@ -70,6 +73,8 @@ impl CredentialId {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tokens(Vec<Credential>);
+
+record!(Tokens as Vec<Credential>);
 
 impl Tokens {
     /// The maximum number of tokens.

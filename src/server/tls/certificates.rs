@@ -9,12 +9,14 @@ use std::time::{Duration, SystemTime};
 use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use yasna::models::ObjectIdentifier;
 use yasna::tags::{TAG_GENERALIZEDTIME, TAG_UTCTIME};
 use yasna::{ASN1Result, BERReader, BERReaderSeq, Tag, TagClass};
 
 use super::config::{TlsConfig, TlsError};
+use crate::record::{Fields, Loader, Record, RecordError, Saver};
 use crate::server::policy::is_plain_name;
 
 /// How long a self-signed certificate is valid. Browsers reject certificates for more than 398 days.
@@ -213,6 +215,23 @@ pub(super) fn parse_fingerprint(text: &str) -> Result<[u8; 32], TlsError> {
 pub(crate) struct PeerCertificate {
     pub(super) name: Arc<str>,
     pub(super) chain: Vec<CertificateDer<'static>>,
+}
+
+impl Record for PeerCertificate {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self { name, chain } = self;
+        let chain: Vec<Value> = chain.iter().map(|one| to.bytes(one)).collect();
+        json!({"name": &**name, "chain": chain})
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        let chain = fields.take::<Vec<Vec<u8>>>("chain", from)?;
+        Ok(Self {
+            name: fields.take("name", from)?,
+            chain: chain.into_iter().map(CertificateDer::from).collect(),
+        })
+    }
 }
 
 impl PeerCertificate {

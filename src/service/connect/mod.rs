@@ -11,6 +11,8 @@ mod ending;
 #[cfg(feature = "client")]
 mod http;
 mod input;
+#[cfg(feature = "client")]
+mod inquiry;
 mod output;
 mod requests;
 mod restoration;
@@ -26,7 +28,9 @@ use self::continuing::Next;
 use self::durable::Durable;
 use self::ending::undelivered;
 #[cfg(feature = "client")]
-pub(crate) use self::http::{HttpBridge, HttpBridgeConfig, Listing};
+pub(crate) use self::http::{HttpBridge, HttpBridgeConfig};
+#[cfg(feature = "client")]
+pub(crate) use self::inquiry::{Answer, Inquiry, mcp_paths};
 use self::output::Output;
 use self::requests::Requests;
 use self::restoration::Restoration;

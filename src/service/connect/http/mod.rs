@@ -6,7 +6,6 @@
 
 mod conversation;
 mod exchange;
-mod listing;
 mod post;
 mod restoring;
 mod session;
@@ -20,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::conversation::{Action, Conversation};
-pub(crate) use self::listing::Listing;
+pub(super) use self::post::shown;
 use super::output::Output;
 use crate::protocol::client::HttpRequest;
 use crate::service::advice::{Problem, with_advice};

@@ -207,7 +207,7 @@ pub(super) fn encoded(value: &str) -> String {
 }
 
 /// A text of the server for people, in one line and not long.
-pub(super) fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     printable(&text.as_bytes()[..text.floor_char_boundary(300)])
 }
 

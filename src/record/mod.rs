@@ -1,0 +1,328 @@
+//! Records: the state of a value as JSON, with its long bytes and its descriptors beside it, so that another process can continue
+//! with it.
+//!
+//! The module that owns a struct also writes its record, with `record!`: one list of its fields serves both directions, and a new
+//! field that is missing there does not compile. [`Saver`] borrows long bytes instead of copying them, and [`Loader`] reads each of
+//! them once, into the memory where they stay.
+//!
+//! A reader skips fields that it does not know, and a field that is missing gets the value of [`Record::absent`], if its type has one.
+//! So a program can read the records of one that is a little older or newer.
+
+mod basic;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use serde_json::Map;
+pub use serde_json::Value;
+
+/// A value that another process can continue with.
+pub trait Record: Sized {
+    /// Writes the value.
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value;
+
+    /// Reads the value.
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError>;
+
+    /// The value of a field that the record does not have.
+    fn absent() -> Option<Self> {
+        None
+    }
+}
+
+/// Why a record cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordError {
+    /// The names of the fields that lead to the problem, outermost first.
+    path: String,
+    problem: String,
+}
+
+impl RecordError {
+    /// A problem with a value.
+    pub fn new(problem: impl Into<String>) -> Self {
+        let (path, problem) = (String::new(), problem.into());
+        Self { path, problem }
+    }
+
+    /// The same problem, found inside a field.
+    pub(crate) fn inside(mut self, field: &str) -> Self {
+        let separator = if self.path.is_empty() { "" } else { "." };
+        self.path = format!("{field}{separator}{}", self.path);
+        self
+    }
+}
+
+impl fmt::Display for RecordError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.path.is_empty() {
+            return f.write_str(&self.problem);
+        }
+        write!(f, "{}: {}", self.path, self.problem)
+    }
+}
+
+impl std::error::Error for RecordError {}
+
+/// Something that passes to the next process: a descriptor, or a stand-in for one in a simulation.
+#[derive(Debug)]
+pub(crate) enum Saved<'a> {
+    Descriptor(BorrowedFd<'a>),
+    #[cfg(any(test, fuzzing))]
+    Simulated(Box<dyn std::any::Any>),
+}
+
+/// What the next process gets for a [`Saved`].
+#[derive(Debug)]
+pub(crate) enum Restored {
+    Descriptor(OwnedFd),
+    #[cfg(any(test, fuzzing))]
+    Simulated(Box<dyn std::any::Any>),
+    /// Nothing: the records are only checked.
+    Rehearsed,
+}
+
+/// Collects what the records of some values refer to.
+#[derive(Debug, Default)]
+pub struct Saver<'a> {
+    bytes: Vec<&'a [u8]>,
+    /// The number of all these bytes.
+    len: usize,
+    descriptors: Vec<Saved<'a>>,
+}
+
+impl<'a> Saver<'a> {
+    /// Adds bytes. Returns what stands for them in a record.
+    pub fn bytes(&mut self, bytes: &'a [u8]) -> Value {
+        let at = self.len;
+        if !bytes.is_empty() {
+            self.bytes.push(bytes);
+            self.len += bytes.len();
+        }
+        Value::Array(vec![at.into(), bytes.len().into()])
+    }
+
+    /// Adds a descriptor. Returns what stands for it in a record.
+    pub fn descriptor(&mut self, descriptor: BorrowedFd<'a>) -> Value {
+        self.carry(Saved::Descriptor(descriptor))
+    }
+
+    /// Adds what passes to the next process. Returns what stands for it in a record.
+    pub(crate) fn carry(&mut self, saved: Saved<'a>) -> Value {
+        self.descriptors.push(saved);
+        (self.descriptors.len() - 1).into()
+    }
+
+    /// The bytes, in the order in which they were added.
+    pub(crate) fn all_bytes(&self) -> &[&'a [u8]] {
+        &self.bytes
+    }
+
+    /// The number of all bytes.
+    pub(crate) fn byte_count(&self) -> usize {
+        self.len
+    }
+
+    /// The descriptors, in the order in which they were added.
+    pub(crate) fn descriptors(&self) -> &[Saved<'a>] {
+        &self.descriptors
+    }
+}
+
+/// Where a [`Loader`] finds the bytes of the records.
+pub(crate) trait Bytes: fmt::Debug {
+    /// Reads bytes at a position into `buffer`.
+    fn read_at(&mut self, at: u64, buffer: &mut [u8]) -> std::io::Result<()>;
+}
+
+/// Gives records what they refer to.
+#[derive(Debug)]
+pub struct Loader {
+    /// `None` while the records are only checked.
+    bytes: Option<Box<dyn Bytes>>,
+    /// The number of all bytes.
+    len: u64,
+    descriptors: Vec<Option<Restored>>,
+}
+
+impl Loader {
+    /// A loader of `len` bytes, and of these descriptors in the order in which they were saved.
+    pub(crate) fn new(bytes: Box<dyn Bytes>, len: u64, descriptors: Vec<Restored>) -> Self {
+        let descriptors = descriptors.into_iter().map(Some).collect();
+        let bytes = Some(bytes);
+        Self {
+            bytes,
+            len,
+            descriptors,
+        }
+    }
+
+    /// A loader that checks records without the bytes and the descriptors that they refer to.
+    pub(crate) fn rehearsal(len: u64, descriptors: usize) -> Self {
+        let descriptors = (0..descriptors).map(|_| Some(Restored::Rehearsed));
+        Self {
+            bytes: None,
+            len,
+            descriptors: descriptors.collect(),
+        }
+    }
+
+    /// Whether the records are only checked. Bytes are then zeros, and there are no descriptors.
+    pub fn is_rehearsal(&self) -> bool {
+        self.bytes.is_none()
+    }
+
+    /// Reads the bytes that a value stands for.
+    pub fn bytes(&mut self, value: &Value) -> Result<Vec<u8>, RecordError> {
+        let numbers = value.as_array().map(Vec::as_slice);
+        let number = |value: &Value| value.as_u64();
+        let (Some(at), Some(len)) = (match numbers {
+            Some([at, len]) => (number(at), number(len)),
+            _ => (None, None),
+        }) else {
+            return Err(RecordError::new(
+                "the position and the length of bytes are expected",
+            ));
+        };
+        if at.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(RecordError::new("the bytes are not there"));
+        }
+        let Some(bytes) = &mut self.bytes else {
+            return Ok(Vec::new());
+        };
+        let mut buffer = vec![0; len as usize];
+        let read = bytes.read_at(at, &mut buffer);
+        read.map_err(|error| RecordError::new(format!("cannot read the bytes: {error}")))?;
+        Ok(buffer)
+    }
+
+    /// Takes what a value stands for. Each of them can be taken once.
+    pub(crate) fn take(&mut self, value: &Value) -> Result<Restored, RecordError> {
+        let index = value.as_u64().and_then(|index| usize::try_from(index).ok());
+        let found = index.and_then(|index| self.descriptors.get_mut(index));
+        let taken = found.and_then(Option::take);
+        taken.ok_or_else(|| RecordError::new("the descriptor is not there"))
+    }
+
+    /// The number of descriptors that no record has taken.
+    pub(crate) fn left(&self) -> usize {
+        self.descriptors.iter().flatten().count()
+    }
+}
+
+/// The fields of a record that are still to be read.
+#[derive(Debug)]
+pub(crate) struct Fields(Map<String, Value>);
+
+impl Fields {
+    /// The fields of an object.
+    pub(crate) fn of(value: Value) -> Result<Self, RecordError> {
+        match value {
+            Value::Object(fields) => Ok(Self(fields)),
+            _ => Err(RecordError::new("an object is expected")),
+        }
+    }
+
+    /// Reads a field.
+    pub(crate) fn take<T: Record>(
+        &mut self,
+        name: &str,
+        from: &mut Loader,
+    ) -> Result<T, RecordError> {
+        match self.0.remove(name) {
+            Some(value) => T::restore(value, from).map_err(|error| error.inside(name)),
+            None => {
+                T::absent().ok_or_else(|| RecordError::new("the field is missing").inside(name))
+            }
+        }
+    }
+}
+
+/// Implements [`Record`] for a struct from the list of all its fields. `field = value` does not save a field, and gives it this value
+/// when the struct is restored.
+macro_rules! record {
+    ($type:ty { $($fields:tt)* }) => {
+        impl $crate::record::Record for $type {
+            fn save<'a>(&'a self, to: &mut $crate::record::Saver<'a>) -> serde_json::Value {
+                let mut record = serde_json::Map::new();
+                $crate::record::record!(@save self record to [] $($fields)*);
+                serde_json::Value::Object(record)
+            }
+
+            fn restore(
+                value: serde_json::Value,
+                from: &mut $crate::record::Loader,
+            ) -> Result<Self, $crate::record::RecordError> {
+                let mut record = $crate::record::Fields::of(value)?;
+                $crate::record::record!(@restore record from [] $($fields)*)
+            }
+        }
+    };
+    // A struct around one value is saved as that value.
+    ($type:ty as $inner:ty) => {
+        impl $crate::record::Record for $type {
+            fn save<'a>(&'a self, to: &mut $crate::record::Saver<'a>) -> serde_json::Value {
+                $crate::record::Record::save(&self.0, to)
+            }
+
+            fn restore(
+                value: serde_json::Value,
+                from: &mut $crate::record::Loader,
+            ) -> Result<Self, $crate::record::RecordError> {
+                <$inner as $crate::record::Record>::restore(value, from).map(Self)
+            }
+        }
+    };
+    // Goes through the fields: first a pattern of all of them, so that none is missing, then the ones that are saved.
+    (@save $self:ident $record:ident $to:ident [$($saved:ident)*] $field:ident = $value:expr $(, $($rest:tt)*)?) => {
+        let Self { $field: _, .. } = $self;
+        $crate::record::record!(@save $self $record $to [$($saved)*] $($($rest)*)?);
+    };
+    (@save $self:ident $record:ident $to:ident [$($saved:ident)*] $field:ident $(, $($rest:tt)*)?) => {
+        $crate::record::record!(@save $self $record $to [$($saved)* $field] $($($rest)*)?);
+    };
+    (@save $self:ident $record:ident $to:ident [$($saved:ident)*]) => {
+        $(
+            let value = $crate::record::Record::save(&$self.$saved, $to);
+            $record.insert(stringify!($saved).to_owned(), value);
+        )*
+    };
+    (@restore $record:ident $from:ident [$($done:tt)*] $field:ident = $value:expr $(, $($rest:tt)*)?) => {
+        $crate::record::record!(@restore $record $from [$($done)* $field: $value,] $($($rest)*)?)
+    };
+    (@restore $record:ident $from:ident [$($done:tt)*] $field:ident $(, $($rest:tt)*)?) => {
+        $crate::record::record!(@restore $record $from
+            [$($done)* $field: $record.take(stringify!($field), $from)?,] $($($rest)*)?)
+    };
+    (@restore $record:ident $from:ident [$($done:tt)*]) => {
+        // A struct expression names every field, so a new one that is not in the list does not compile.
+        Ok(Self { $($done)* })
+    };
+}
+
+/// Implements [`Record`] for an enum without data: each value is saved as its name.
+macro_rules! record_names {
+    ($type:ty { $($variant:ident),* $(,)? }) => {
+        impl $crate::record::Record for $type {
+            fn save<'a>(&'a self, _: &mut $crate::record::Saver<'a>) -> serde_json::Value {
+                match self {
+                    $(Self::$variant => stringify!($variant).into()),*
+                }
+            }
+
+            fn restore(
+                value: serde_json::Value,
+                _: &mut $crate::record::Loader,
+            ) -> Result<Self, $crate::record::RecordError> {
+                match value.as_str() {
+                    $(Some(stringify!($variant)) => Ok(Self::$variant),)*
+                    _ => Err($crate::record::RecordError::new("an unknown value")),
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use {record, record_names};

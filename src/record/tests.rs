@@ -1,0 +1,131 @@
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::*;
+
+/// Bytes in memory.
+#[derive(Debug)]
+struct Memory(Vec<u8>);
+
+impl Bytes for Memory {
+    fn read_at(&mut self, at: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let len = buffer.len();
+        buffer.copy_from_slice(&self.0[at as usize..][..len]);
+        Ok(())
+    }
+}
+
+#[derive(Debug, PartialEq)]
+struct Inner {
+    name: String,
+    payload: Vec<u8>,
+}
+
+record!(Inner { name, payload });
+
+#[derive(Debug, PartialEq)]
+struct Outer {
+    number: u64,
+    cached: u32,
+    parts: Vec<Inner>,
+    wait: Option<Duration>,
+    counts: BTreeMap<u16, u64>,
+}
+
+record!(Outer { number, cached = 7, parts, wait, counts });
+
+fn outer() -> Outer {
+    Outer {
+        number: u64::MAX,
+        cached: 3,
+        parts: ["", "hello", "world"]
+            .map(|payload| Inner {
+                name: format!("<{payload}>"),
+                payload: payload.into(),
+            })
+            .into(),
+        wait: Some(Duration::from_millis(1500)),
+        counts: BTreeMap::from([(101, 4), (404, 1)]),
+    }
+}
+
+#[test]
+fn a_value_is_the_same_after_it_was_restored() {
+    let before = outer();
+    let mut to = Saver::default();
+    let record = before.save(&mut to);
+    assert_eq!((to.byte_count(), to.descriptors().len()), (10, 0));
+    let memory = Memory(to.all_bytes().concat());
+    let len = memory.0.len() as u64;
+    let mut from = Loader::new(Box::new(memory), len, Vec::new());
+    let after = Outer::restore(record, &mut from).expect("a record");
+    assert_eq!(
+        after,
+        Outer {
+            cached: 7,
+            ..outer()
+        }
+    );
+}
+
+#[test]
+fn unknown_fields_are_skipped_and_optional_ones_may_be_missing() {
+    let mut to = Saver::default();
+    let before = outer();
+    let mut record = before.save(&mut to);
+    record["news"] = json!({"of": "a later version"});
+    record.as_object_mut().expect("an object").remove("wait");
+    let mut from = Loader::rehearsal(10, 0);
+    let after = Outer::restore(record, &mut from).expect("a record");
+    assert_eq!(after.wait, None);
+}
+
+/// An error must tell the operator which part of the state the new program cannot read.
+#[test]
+fn an_error_names_the_place() {
+    let restore = |change: fn(&mut Value)| {
+        let (mut to, before) = (Saver::default(), outer());
+        let mut record = before.save(&mut to);
+        change(&mut record);
+        let mut from = Loader::rehearsal(10, 0);
+        Outer::restore(record, &mut from)
+            .expect_err("it is wrong")
+            .to_string()
+    };
+    assert_eq!(
+        restore(|record| record["parts"][2]["name"] = json!(4)),
+        "parts.2.name: a string is expected"
+    );
+    assert_eq!(
+        restore(|record| record["parts"][1]["payload"] = json!([6, 5])),
+        "parts.1.payload: the bytes are not there"
+    );
+    assert_eq!(
+        restore(|record| record["number"] = json!(-1)),
+        "number: a number is expected, or it is too large"
+    );
+    let remove =
+        |record: &mut Value| drop(record.as_object_mut().expect("an object").remove("number"));
+    assert_eq!(restore(remove), "number: the field is missing");
+    assert_eq!(
+        restore(|record| *record = json!([])),
+        "an object is expected"
+    );
+}
+
+#[test]
+fn a_descriptor_is_taken_once() {
+    let file = std::fs::File::open("/dev/null").expect("a file");
+    let mut to = Saver::default();
+    let value = to.descriptor(std::os::fd::AsFd::as_fd(&file));
+    assert_eq!(to.descriptors().len(), 1);
+    let mut from = Loader::rehearsal(0, 1);
+    assert!(from.is_rehearsal());
+    assert_eq!(from.left(), 1);
+    assert!(matches!(from.take(&value), Ok(Restored::Rehearsed)));
+    assert!(from.take(&value).is_err());
+    assert_eq!(from.left(), 0);
+}

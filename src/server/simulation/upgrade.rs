@@ -1,0 +1,72 @@
+//! The operation "upgrade": what the loop keeps is written down, everything is dropped, and another loop continues with it.
+
+use std::io;
+
+use mio::Poll;
+use serde_json::Value;
+
+use super::World;
+use crate::record::{Bytes, Loader, Restored, Saved, Saver};
+use crate::server::upgrade::Carried;
+use crate::server::{Server, Service};
+
+/// The bytes of the records, in memory.
+#[derive(Debug)]
+struct Memory(Vec<u8>);
+
+impl Bytes for Memory {
+    fn read_at(&mut self, at: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let len = buffer.len();
+        buffer.copy_from_slice(&self.0[at as usize..][..len]);
+        Ok(())
+    }
+}
+
+impl<S: Service + Default> World<S> {
+    /// Replaces the server by one that knows only what was written down. Returns `None` if that is not possible now. The service
+    /// passes as it is.
+    pub(crate) fn upgrade(&mut self) -> Option<Carried> {
+        if self.server.obstacle().is_some() {
+            return None;
+        }
+        let carried = self.server.make_portable();
+        let mut to = Saver::default();
+        let record = self.server.save(&mut to).to_string();
+        let memory = Memory(to.all_bytes().concat());
+        let passes = to.descriptors().iter().map(|saved| match saved {
+            Saved::Descriptor(_) => unreachable!("there are no sockets"),
+            Saved::Simulated(stream) => {
+                let stream = stream.downcast_ref::<crate::server::memory_stream::MemoryStream>();
+                Restored::Simulated(Box::new(stream.expect("a stream").clone()))
+            }
+        });
+        let (passes, len) = (passes.collect(), to.byte_count() as u64);
+        let mut rehearsed = Loader::rehearsal(len, to.descriptors().len());
+        drop(to);
+
+        let service = std::mem::take(&mut self.server.service);
+        let core = &mut self.server.ctx.core;
+        let config = core.env.config.clone();
+        let stopwatch = std::mem::take(&mut core.env.stopwatch);
+        let dialer = core.dialer.take();
+        let poll = Poll::new().expect("a poll");
+        let server = Server::new(poll, config, Vec::new(), Vec::new(), service);
+        self.server = server.expect("a server");
+        self.server.ctx.core.env.stopwatch = stopwatch;
+        self.server.ctx.core.dialer = dialer;
+        let parse = || serde_json::from_str::<Value>(&record).expect("JSON");
+        self.server
+            .restore(parse(), &mut rehearsed)
+            .expect("the records are valid");
+        let mut from = Loader::new(Box::new(memory), len, passes);
+        let service = self
+            .server
+            .restore(parse(), &mut from)
+            .expect("the records are valid");
+        self.server
+            .restore_service(service, &mut from)
+            .expect("the service continues");
+        assert_eq!(from.left(), 0, "every stream has an owner");
+        Some(carried)
+    }
+}

@@ -1,0 +1,400 @@
+//! An upgrade: the program replaces itself by a newer one, under its clients.
+//!
+//! ```text
+//! Idle -- SIGUSR2, POST /upgrade --> Rehearsing -- yes --> Agreed -- execve --> (the next program) Idle
+//!   ^                                    | no                 | execve fails
+//!   +------------------------------------+--------------------+
+//! ```
+//!
+//! The *rehearsal* is a child process. It runs the new program with the same arguments, reads the records without the bytes that they
+//! refer to, and says whether it could continue. A thread waits for it, so the loop goes on. If it says yes, the loop stops between
+//! two turns, [ends or completes](state) what cannot pass, writes everything into a [file] in memory and calls `execve`, which keeps
+//! the process id, the children and the descriptors. The next program reads the file, and continues with what it says.
+//!
+//! Each record is written by the owner of the data ([`Record`](crate::record::Record)).
+
+mod file;
+mod passed;
+mod rehearsal;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+
+use serde_json::{Value, json};
+use signal_hook::consts::SIGUSR2;
+
+use self::file::Records;
+pub use self::passed::Passed;
+pub(crate) use self::state::Carried;
+use super::error::Error;
+use super::event_loop::Server;
+use super::id::{ClientId, UPGRADE};
+use super::service::Service;
+use super::wakeup::{Bell, Signals};
+use crate::log_event::{log_event, word};
+use crate::protocol::{Rejection, Response, StatusCode};
+use crate::record::{Record, Saved, Saver};
+use crate::sys::{
+    block_signals, monotonic_nanos, number_of, own_children, replace_program, set_passes,
+};
+
+/// The names of the records that this program reads.
+const RECORDS: [&str; 4] = ["loop", "listeners", "upgrade", "program"];
+
+/// The maximum number of callers that wait for the end of an upgrade.
+const MAX_CALLERS: usize = 16;
+
+/// The program that replaces this one: see [`Server::upgrade_to`].
+///
+/// ```
+/// use outrigger::Successor;
+///
+/// let program = std::env::current_exe()?;
+/// let successor = Successor::new(program, std::env::args_os()).over_tcp(true);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct Successor {
+    program: PathBuf,
+    arguments: Vec<OsString>,
+    extra: Value,
+    over_tcp: bool,
+    before: Box<dyn Fn() + Send>,
+}
+
+impl Successor {
+    /// The file that is executed, and its arguments, beginning with the name of the program.
+    pub fn new(program: impl Into<PathBuf>, arguments: impl IntoIterator<Item = OsString>) -> Self {
+        Self {
+            program: program.into(),
+            arguments: arguments.into_iter().collect(),
+            extra: Value::Null,
+            over_tcp: false,
+            before: Box::new(|| {}),
+        }
+    }
+
+    /// What the program passes on besides the state of its server: see [`Passed::take_extra`].
+    #[must_use]
+    pub fn with_extra(self, extra: Value) -> Self {
+        Self { extra, ..self }
+    }
+
+    /// Whether `POST /upgrade` is answered over TCP, too. By default, it is answered over the unix sockets of the server alone.
+    #[must_use]
+    pub fn over_tcp(self, over_tcp: bool) -> Self {
+        Self { over_tcp, ..self }
+    }
+
+    /// Calls a function just before the program is replaced.
+    #[must_use]
+    pub fn with_farewell(self, before: impl Fn() + Send + 'static) -> Self {
+        Self {
+            before: Box::new(before),
+            ..self
+        }
+    }
+}
+
+impl fmt::Debug for Successor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Successor")
+            .field("program", &self.program)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Idle,
+    /// The new program is being tried.
+    Rehearsing,
+    /// It can continue, and replaces this one at the end of the turn.
+    Agreed,
+}
+
+/// The upgrades of a server.
+#[derive(Debug)]
+pub(super) struct Upgrading {
+    successor: Successor,
+    signals: Signals,
+    stage: Stage,
+    /// Who waits for the end of the present upgrade.
+    callers: Vec<ClientId>,
+    /// When the loop has stopped, in nanoseconds, and what has become of the connections.
+    end: (u64, Carried),
+    sender: Sender<Result<(), String>>,
+    results: Receiver<Result<(), String>>,
+    bell: Bell,
+}
+
+/// Why an upgrade has not taken place. The server goes on.
+#[derive(Debug)]
+struct Failure(String);
+
+impl Failure {
+    fn rejection(&self) -> Rejection {
+        let rejection = Rejection::new(StatusCode::CONFLICT, self.0.clone());
+        rejection.because("upgrade")
+    }
+}
+
+impl<S: Service> Server<S> {
+    /// Makes SIGUSR2 and `POST /upgrade` replace the program of this process by another one, under its clients. The other one calls
+    /// [`Passed::from_env`] first, and then [`Server::bind_passed`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if the signal handler cannot be installed.
+    pub fn upgrade_to(&mut self, successor: Successor) -> Result<(), Error> {
+        let signals = Signals::new(self.poll.registry(), UPGRADE, &[SIGUSR2])
+            .map_err(Error::system("install signal handlers"))?;
+        let (sender, results) = mpsc::channel();
+        self.ctx.core.upgrades = Some(successor.over_tcp);
+        self.upgrading = Some(Box::new(Upgrading {
+            successor,
+            signals,
+            stage: Stage::Idle,
+            callers: Vec::new(),
+            end: Default::default(),
+            sender,
+            results,
+            bell: self.commands.bell().clone(),
+        }));
+        Ok(())
+    }
+
+    /// Whether the call of a connection is one that asks for the upgrade. Its answer follows after the upgrade, unless the connection
+    /// cannot pass.
+    pub(super) fn waits_for_upgrade(&self, id: ClientId) -> bool {
+        let upgrading = self.upgrading.as_ref();
+        let client = self.ctx.core.registry.get(id);
+        upgrading.is_some_and(|one| one.callers.contains(&id))
+            && client.is_some_and(|client| client.wire.tls().is_none())
+    }
+
+    /// Handles SIGUSR2.
+    pub(super) fn handle_upgrade_signal(&mut self) {
+        let count = self.upgrading.as_mut().map_or(0, |one| one.signals.take());
+        if count > 0 {
+            log::info!("SIGUSR2 received: upgrading");
+            self.begin_upgrade(None);
+        }
+    }
+
+    /// Begins an upgrade for the callers that have asked for one.
+    pub(super) fn handle_upgrade_calls(&mut self) {
+        for caller in std::mem::take(&mut self.ctx.core.upgrade_callers) {
+            log_event!(
+                Info,
+                client = caller,
+                "upgrading",
+                principal = word(&self.ctx.principal(caller)),
+            );
+            self.begin_upgrade(Some(caller));
+        }
+    }
+
+    /// Begins the rehearsal. Does nothing more than to note the caller if it has begun.
+    fn begin_upgrade(&mut self, caller: Option<ClientId>) {
+        let Some(upgrading) = &mut self.upgrading else {
+            return;
+        };
+        if let Some(caller) = caller {
+            if upgrading.callers.len() >= MAX_CALLERS {
+                let full = Rejection::unavailable("too many callers wait for the upgrade");
+                return self.ctx.respond(caller, &Response::from(&full));
+            }
+            upgrading.callers.push(caller);
+        }
+        if upgrading.stage != Stage::Idle {
+            return;
+        }
+        let begun = self.rehearse();
+        if let Err(failure) = begun {
+            self.end_upgrade(&failure);
+        }
+    }
+
+    fn rehearse(&mut self) -> Result<(), Failure> {
+        if let Some(obstacle) = self.obstacle() {
+            return Err(Failure(obstacle.to_owned()));
+        }
+        let state = self
+            .write_state(false)
+            .map_err(|error| Failure(format!("the state cannot be written: {error}")))?;
+        let Some(upgrading) = &mut self.upgrading else {
+            return Ok(());
+        };
+        let Successor {
+            program, arguments, ..
+        } = &upgrading.successor;
+        let (program, arguments) = (program.clone(), arguments.clone());
+        let (sender, bell) = (upgrading.sender.clone(), upgrading.bell.clone());
+        let rehearse = move || {
+            let result = rehearsal::run(&program, &arguments, state);
+            // If the loop has ended, nobody waits for the result.
+            let _ = sender.send(result);
+            bell.ring();
+        };
+        let thread = thread::Builder::new().name("rehearsal".to_owned());
+        thread
+            .spawn(rehearse)
+            .map_err(|error| Failure(format!("cannot start a thread: {error}")))?;
+        upgrading.stage = Stage::Rehearsing;
+        Ok(())
+    }
+
+    /// Takes the result of a rehearsal, if it has ended.
+    pub(super) fn handle_rehearsal(&mut self) {
+        let Some(upgrading) = &mut self.upgrading else {
+            return;
+        };
+        match upgrading.results.try_recv() {
+            Ok(Ok(())) => upgrading.stage = Stage::Agreed,
+            Ok(Err(why)) => self.end_upgrade(&Failure(why)),
+            Err(_) => {}
+        }
+    }
+
+    /// Whether the program is to be replaced at the end of the turn.
+    pub(super) fn must_be_replaced(&self) -> bool {
+        let upgrading = self.upgrading.as_ref();
+        upgrading.is_some_and(|one| one.stage == Stage::Agreed)
+    }
+
+    /// Replaces the program. Returns only if that fails. The server then goes on.
+    #[cold]
+    pub(super) fn replace_program(&mut self) {
+        let failure = match self.obstacle() {
+            Some(obstacle) => Failure(obstacle.to_owned()),
+            None => Failure(format!(
+                "the program cannot be executed: {}",
+                self.execute_successor()
+            )),
+        };
+        self.act(|server| server.end_upgrade(&failure));
+    }
+
+    fn execute_successor(&mut self) -> io::Error {
+        let began = monotonic_nanos();
+        log::info!(
+            "replacing version {} by {}",
+            env!("CARGO_PKG_VERSION"),
+            self.upgrading.as_ref().map_or_else(String::new, |one| one
+                .successor
+                .program
+                .display()
+                .to_string())
+        );
+        let carried = self.make_portable();
+        if let Some(upgrading) = &mut self.upgrading {
+            upgrading.end = (began, carried);
+        }
+        let written = self.write_state(true);
+        let state = match written {
+            Ok(state) => state,
+            Err(error) => return error,
+        };
+        let signals = match block_signals() {
+            Ok(signals) => signals,
+            Err(error) => return error,
+        };
+        let Some(upgrading) = &self.upgrading else {
+            return io::ErrorKind::Unsupported.into();
+        };
+        (upgrading.successor.before)();
+        let error = self.execute(&state);
+        self.keep_descriptors();
+        if let Err(error) = signals.restore() {
+            log::error!("cannot unblock signals: {error}");
+        }
+        error
+    }
+
+    fn execute(&self, state: &File) -> io::Error {
+        let Some(upgrading) = &self.upgrading else {
+            return io::ErrorKind::Unsupported.into();
+        };
+        let mut saver = Saver::default();
+        let _ = self.records(&mut saver);
+        let passes = saver.descriptors().iter().map(|saved| match saved {
+            Saved::Descriptor(fd) => set_passes(*fd, true),
+            #[cfg(any(test, fuzzing))]
+            Saved::Simulated(_) => Ok(()),
+        });
+        let state_passes = set_passes(std::os::fd::AsFd::as_fd(state), true);
+        if let Err(error) = passes.collect::<io::Result<()>>().and(state_passes) {
+            return error;
+        }
+        let Successor {
+            program, arguments, ..
+        } = &upgrading.successor;
+        let (name, value) = passed::variable(number_of(state));
+        let others = std::env::vars_os().filter(|(other, _)| *other != name);
+        let environment: Vec<_> = others.chain([(name.clone(), value)]).collect();
+        replace_program(program, arguments, environment.into_iter())
+    }
+
+    /// Keeps descriptors from the programs that this one starts.
+    fn keep_descriptors(&self) {
+        let mut saver = Saver::default();
+        let _ = self.records(&mut saver);
+        for saved in saver.descriptors() {
+            if let Saved::Descriptor(fd) = saved
+                && let Err(error) = set_passes(*fd, false)
+            {
+                log::error!("cannot keep a descriptor from child processes: {error}");
+            }
+        }
+    }
+
+    /// The end of an upgrade that has not taken place.
+    fn end_upgrade(&mut self, failure: &Failure) {
+        log::error!(
+            "the upgrade has failed, and the server goes on: {}",
+            failure.0
+        );
+        self.ctx.core.env.counters.failed_upgrades += 1;
+        let Some(upgrading) = &mut self.upgrading else {
+            return;
+        };
+        upgrading.stage = Stage::Idle;
+        for caller in std::mem::take(&mut upgrading.callers) {
+            self.ctx
+                .respond(caller, &Response::from(&failure.rejection()));
+        }
+    }
+
+    /// All records, with what they refer to.
+    fn records<'a>(&'a self, to: &mut Saver<'a>) -> Records {
+        let listeners: Vec<Value> = self.listeners.iter().map(|one| one.save(to)).collect();
+        let mut records = vec![("listeners", listeners.into()), ("loop", self.save(to))];
+        if let Some(upgrading) = self.upgrading.as_deref() {
+            let (began, carried) = &upgrading.end;
+            let upgrade = json!({
+                "began": began,
+                "carried": carried.save(to),
+                "callers": upgrading.callers.save(to),
+                "children": own_children(),
+            });
+            records.push(("upgrade", upgrade));
+            records.push(("program", upgrading.successor.extra.clone()));
+        }
+        records
+    }
+
+    /// Writes the state. The bytes are left out for a rehearsal.
+    fn write_state(&self, with_bytes: bool) -> io::Result<File> {
+        let mut saver = Saver::default();
+        let records = self.records(&mut saver);
+        file::write(&records, &saver, with_bytes)
+    }
+}

@@ -1,0 +1,281 @@
+//! What this program has got from the one that it replaces.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, RawFd};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::file::StateFile;
+use super::state::Carried;
+use crate::protocol::{Response, StatusCode};
+use crate::record::{Loader, Record, RecordError, Restored, record};
+use crate::server::address::Listen;
+use crate::server::config::Config;
+use crate::server::error::Error;
+use crate::server::event_loop::Server;
+use crate::server::id::ClientId;
+use crate::server::listener::PassedListener;
+use crate::server::service::Service;
+use crate::sys::{end_children, monotonic_nanos, take_passed, unblock_signals};
+
+/// The variable that tells the next program the number of the descriptor of the state: `PID:NUMBER`.
+const STATE: &str = "OUTRIGGER_STATE";
+
+/// The variable that tells a program that it is only tried: the process id of its parent.
+const REHEARSAL: &str = "OUTRIGGER_REHEARSAL";
+
+/// The variable for the program that replaces this one. The process id keeps its children from taking it for theirs.
+pub(super) fn variable(state: RawFd) -> (OsString, OsString) {
+    (
+        STATE.into(),
+        format!("{}:{state}", std::process::id()).into(),
+    )
+}
+
+/// The variable for the rehearsal.
+pub(super) fn rehearsal_variable() -> (OsString, OsString) {
+    (REHEARSAL.into(), std::process::id().to_string().into())
+}
+
+/// The state of the program that this one replaces.
+///
+/// ```no_run
+/// use outrigger::service::Echo;
+/// use outrigger::{Config, Passed, Server, Successor};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut passed = Passed::from_env()?;
+/// let config = Config::new("127.0.0.1:7070".parse()?);
+/// let echo = Echo::new("/echo".parse()?);
+/// let mut server = match &mut passed {
+///     Some(passed) => Server::bind_passed(config, echo, passed)?,
+///     None => Server::bind(config, echo)?,
+/// };
+/// server.upgrade_to(Successor::new(std::env::current_exe()?, std::env::args_os()))?;
+/// if let Some(passed) = passed {
+///     if passed.is_rehearsal() {
+///         return Ok(server.continue_service(passed)?);
+///     }
+///     server.start()?;
+///     server.continue_service(passed)?;
+/// }
+/// server.run()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Passed {
+    /// The version of that program.
+    version: String,
+    records: Vec<(String, Value)>,
+    from: Loader,
+    listeners: Vec<PassedListener>,
+    /// The record of the service.
+    service: Value,
+}
+
+/// How an upgrade went, for its callers, the log and the metrics.
+#[derive(Debug)]
+struct Upgrade {
+    /// When the loop has stopped, on the clock of [`monotonic_nanos`].
+    began: u64,
+    carried: Carried,
+    callers: Vec<ClientId>,
+    /// The child processes of the program before.
+    children: Vec<u32>,
+}
+
+record!(Upgrade {
+    began,
+    carried,
+    callers,
+    children,
+});
+
+impl Passed {
+    /// Whether the program before has passed its state on to this one.
+    pub fn is_coming() -> bool {
+        Self::number().is_some()
+    }
+
+    /// The number of the descriptor of the state.
+    fn number() -> Option<RawFd> {
+        let variable = std::env::var_os(STATE)?.into_string().ok()?;
+        let (pid, number) = variable.split_once(':')?;
+        (pid.parse() == Ok(std::process::id()))
+            .then(|| number.parse().ok())
+            .flatten()
+    }
+
+    /// Reads the state, if there is one. Call it once. All signals are blocked until [`Server::continue_service`] if there is a state,
+    /// unless this is a [rehearsal](Passed::is_rehearsal).
+    ///
+    /// # Errors
+    ///
+    /// The state cannot be read.
+    pub fn from_env() -> Result<Option<Self>, RecordError> {
+        if let Some(parent) = std::env::var_os(REHEARSAL) {
+            let own = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().to_string());
+            if own.is_some_and(|own| *own == *parent) {
+                let input = io::stdin().as_fd().try_clone_to_owned();
+                let input = input.map_err(|error| {
+                    RecordError::new(format!("the state cannot be read: {error}"))
+                })?;
+                return Self::read(input.into(), true).map(Some);
+            }
+        }
+        let Some(number) = Self::number() else {
+            return Ok(None);
+        };
+        let state = take_passed(number);
+        let state = state
+            .map_err(|error| RecordError::new(format!("the state cannot be read: {error}")))?;
+        Self::read(state.into(), false).map(Some)
+    }
+
+    fn read(file: File, is_rehearsal: bool) -> Result<Self, RecordError> {
+        let file = StateFile::read(file)?;
+        let from = if is_rehearsal {
+            Loader::rehearsal(file.len, file.descriptors.len())
+        } else {
+            let take = |number: &RawFd| {
+                let lost = |error| RecordError::new(format!("descriptor {number}: {error}"));
+                take_passed(*number).map(Restored::Descriptor).map_err(lost)
+            };
+            let descriptors = file
+                .descriptors
+                .iter()
+                .map(take)
+                .collect::<Result<_, _>>()?;
+            Loader::new(Box::new(file.bytes), file.len, descriptors)
+        };
+        let mut passed = Self {
+            version: file.version,
+            records: file.records,
+            from,
+            listeners: Vec::new(),
+            service: Value::Null,
+        };
+        let listeners = Vec::restore(passed.take("listeners"), &mut passed.from);
+        passed.listeners = listeners.map_err(|error| error.inside("listeners"))?;
+        Ok(passed)
+    }
+
+    /// Takes a record.
+    fn take(&mut self, name: &str) -> Value {
+        let at = self.records.iter().position(|(one, _)| one == name);
+        at.map_or(Value::Null, |at| self.records.swap_remove(at).1)
+    }
+
+    /// Whether the program is only tried: it must open nothing, and end with exit code 0 if it could continue. Otherwise, the last
+    /// line of its standard error is the reason.
+    pub fn is_rehearsal(&self) -> bool {
+        self.from.is_rehearsal()
+    }
+
+    /// Takes what the program before has passed on besides the state of its server.
+    pub fn take_extra(&mut self) -> Value {
+        self.take("program")
+    }
+
+    /// Takes the listening socket that the first program was started with under this number.
+    pub fn take_inherited(&mut self, number: RawFd) -> Option<Listen> {
+        let name = format!("fd:{number}");
+        let at = self
+            .listeners
+            .iter()
+            .position(|one| one.name().ends_with(&name))?;
+        let socket = self.listeners.swap_remove(at).into_socket()?;
+        Some(Listen::inherited_as(socket, number))
+    }
+
+    /// Takes a listening socket by the address for which it was opened.
+    pub(super) fn take_listener(&mut self, name: &str) -> Option<PassedListener> {
+        let at = self.listeners.iter().position(|one| one.name() == name)?;
+        Some(self.listeners.swap_remove(at))
+    }
+}
+
+impl<S: Service> Server<S> {
+    /// A server with the listening sockets and the clients of the program before. Addresses for which it had no socket are opened.
+    /// Nothing is opened in a rehearsal. Call [`Server::continue_service`] once the service is started.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::bind`], and [`Error::State`] if the state cannot be read.
+    pub fn bind_passed(config: Config, service: S, passed: &mut Passed) -> Result<Self, Error> {
+        let mut server = if passed.is_rehearsal() {
+            Self::without_listeners(config, service)?
+        } else {
+            Self::bind_with(config, service, |name| passed.take_listener(name))?
+        };
+        let state = passed.take("loop");
+        let service = server.restore(state, &mut passed.from);
+        passed.service = service.map_err(|error| Error::State(error.inside("loop")))?;
+        Ok(server)
+    }
+
+    /// Continues the service, handles the signals that have arrived meanwhile, and answers who has asked for the upgrade. Call it after
+    /// [`Server::start`] and after signal handlers are installed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::State`] if the state cannot be read.
+    pub fn continue_service(&mut self, mut passed: Passed) -> Result<(), Error> {
+        let service = std::mem::take(&mut passed.service);
+        let restored = self.restore_service(service, &mut passed.from);
+        restored.map_err(|error| Error::State(error.inside("service")))?;
+        let upgrade = Upgrade::restore(passed.take("upgrade"), &mut passed.from);
+        let upgrade = upgrade.map_err(|error| Error::State(error.inside("upgrade")))?;
+        if passed.is_rehearsal() {
+            return Ok(());
+        }
+        if passed.from.left() > 0 {
+            log::debug!(
+                "{} descriptors were passed on that nobody needs",
+                passed.from.left()
+            );
+        }
+        unblock_signals().map_err(Error::system("unblock signals"))?;
+        end_children(&upgrade.children);
+        // A child may have exited while nobody was listening.
+        self.reaper.child_has_ended();
+        self.report_upgrade(&upgrade, &passed.version);
+        Ok(())
+    }
+
+    fn report_upgrade(&mut self, upgrade: &Upgrade, before: &str) {
+        let pause = Duration::from_nanos(monotonic_nanos().saturating_sub(upgrade.began));
+        let Upgrade {
+            carried, callers, ..
+        } = upgrade;
+        let counters = &mut self.ctx.core.env.counters;
+        counters.upgrades += 1;
+        counters.upgrade_pause = pause;
+        log::info!(
+            "upgraded from version {before} to {}: passed={} cut={} closed={} refused={} pause={:?}",
+            env!("CARGO_PKG_VERSION"),
+            carried.passed,
+            carried.cut,
+            carried.closed,
+            carried.refused,
+            pause
+        );
+        let answer = json!({
+            "from": before,
+            "to": env!("CARGO_PKG_VERSION"),
+            "passed": carried.passed,
+            "cut": carried.cut,
+            "closed": carried.closed,
+            "refused": carried.refused,
+            "pause_ms": pause.as_secs_f64() * 1000.0,
+        });
+        let answer = Response::json(StatusCode::OK, answer.to_string());
+        for caller in callers {
+            self.act(|server| server.ctx.respond(*caller, &answer));
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! What a loop passes to the one that replaces it.
+//!
+//! | | |
+//! |---|---|
+//! | WebSockets | pass with everything that is incomplete or queued. The peer notices nothing |
+//! | detached clients | pass with the messages that they have not confirmed, and with their tokens |
+//! | connections before the upgrade to WebSocket | pass with the part of the request that has arrived |
+//! | HTTP calls | end: a call that waits gets 503, and a stream of events ends |
+//! | TLS, compression with a context of the peer | cannot be written down. A resumable client is cut, and comes back by itself. Others get CLOSE 1012 |
+//! | clients of a service that cannot be carried over | get CLOSE 1012 |
+//! | topics, links, counters, figures of the console | pass |
+//! | connections that this side has opened | prevent the upgrade |
+//!
+//! Times are points on the clock of the loop, which goes on: the next loop gets its origin.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+
+use crate::log_event::{log_event, word};
+use crate::protocol::http::HttpState;
+use crate::protocol::{Cause, CloseCode, CloseReason, Rejection, Response, Time, WebSocket};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
+use crate::server::client::Client;
+use crate::server::clock::Clock;
+use crate::server::core::Core;
+use crate::server::event_loop::Server;
+use crate::server::id::{ClientId, ServiceId};
+use crate::server::registry::Registry;
+use crate::server::service::Service;
+use crate::server::timers::Timers;
+use crate::server::topics::SavedTopic;
+
+/// The CLOSE of clients that cannot be carried over.
+fn restart() -> CloseReason {
+    CloseReason::by_service(CloseCode::SERVICE_RESTART, "the server is upgraded")
+}
+
+/// What becomes of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// It passes to the next program.
+    Passes,
+    /// The socket ends, and the client comes back by itself.
+    IsCut,
+    /// The client gets CLOSE 1012.
+    Ends,
+}
+
+/// How many connections of each kind an upgrade has carried over and ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Carried {
+    /// Connections that have passed, and detached clients.
+    pub(crate) passed: usize,
+    /// Clients that were cut and can come back.
+    pub(crate) cut: usize,
+    /// Clients that got CLOSE 1012.
+    pub(crate) closed: usize,
+    /// Calls that got 503, and streams of events that ended.
+    pub(crate) refused: usize,
+}
+
+record!(Carried {
+    passed,
+    cut,
+    closed,
+    refused,
+});
+
+impl<S: Service> Server<S> {
+    /// Why the state cannot be passed on now. `None` if it can.
+    pub(crate) fn obstacle(&self) -> Option<&'static str> {
+        let core = &self.ctx.core;
+        if core.shutdown.is_stopping() {
+            return Some("the server is stopping");
+        }
+        let is_ours = |client: &Client| client.wire.is_ours() || client.wire.protocol.is_outgoing();
+        if core.registry.iter().any(is_ours) {
+            return Some("the server has opened connections to other servers");
+        }
+        None
+    }
+
+    fn fate(&self, client: &Client) -> Fate {
+        let wire = &client.wire;
+        let passes =
+            wire.tls().is_none() && wire.protocol.websocket().is_none_or(WebSocket::is_portable);
+        let is_known = !wire.protocol.was_open() || self.service.carries(client.service_id);
+        if passes && is_known {
+            Fate::Passes
+        } else if is_known && wire.is_kept_for_return() {
+            Fate::IsCut
+        } else {
+            Fate::Ends
+        }
+    }
+
+    /// Ends what cannot be passed on, and completes what is half done. From here until [`Server::save`], nothing may change.
+    pub(crate) fn make_portable(&mut self) -> Carried {
+        let mut carried = Carried::default();
+        for id in self.ctx.core.registry.ids() {
+            if !self.waits_for_upgrade(id) {
+                self.act(|server| carried.refused += usize::from(server.end_call(id)));
+            }
+        }
+        for id in self.ctx.core.registry.ids() {
+            let Some(client) = self.ctx.core.registry.get(id) else {
+                continue;
+            };
+            let (fate, was_open) = (self.fate(client), client.wire.protocol.was_open());
+            match fate {
+                Fate::Passes => carried.passed += usize::from(was_open),
+                Fate::IsCut => carried.cut += 1,
+                Fate::Ends => carried.closed += usize::from(was_open),
+            }
+            self.act(|server| match fate {
+                Fate::Passes => {
+                    let core = &mut server.ctx.core;
+                    core.with(id, |client, env| client.finish_output(env));
+                }
+                Fate::IsCut => server.cut_for_upgrade(id),
+                Fate::Ends => server.end_for_upgrade(id),
+            });
+        }
+        carried
+    }
+
+    /// Ends the call of a connection: with 503, or the end of the stream of events. Returns whether there was one.
+    fn end_call(&mut self, id: ClientId) -> bool {
+        let refusal = || {
+            let why = "the server is upgraded; try again";
+            Rejection::unavailable(why).because("upgrade")
+        };
+        let Some(http) = self
+            .ctx
+            .core
+            .registry
+            .get(id)
+            .and_then(|client| client.wire.protocol.http())
+        else {
+            return false;
+        };
+        let (state, is_unanswered) = (http.state(), http.is_unanswered());
+        let ended = self.ctx.core.with(id, |client, env| match state {
+            HttpState::Streaming => client.end_stream(env).is_ok(),
+            HttpState::Answering if is_unanswered => {
+                client.respond(env, &Response::from(&refusal())).is_ok()
+            }
+            // The rest of the request would be missing, or it waits for its rejection.
+            HttpState::Body | HttpState::Answering => {
+                client.reject(env, &refusal());
+                true
+            }
+            HttpState::Head | HttpState::Closing | HttpState::Closed => false,
+        });
+        if ended == Some(true) && is_unanswered {
+            self.ctx.core.enter(id);
+            self.service.abandoned(&mut self.ctx, id);
+        }
+        ended == Some(true)
+    }
+
+    /// Cuts a resumable client, which comes back by itself.
+    fn cut_for_upgrade(&mut self, id: ClientId) {
+        let cut = CloseReason::new(
+            Cause::Service,
+            CloseCode::ABNORMAL,
+            "the server is upgraded",
+        );
+        self.ctx.core.with(id, |client, env| client.flush(env));
+        self.detach(id, cut);
+    }
+
+    /// Ends a client that the next program does not know. It gets its queued output and CLOSE 1012. The next program waits until it has
+    /// read them, and closes the socket.
+    fn end_for_upgrade(&mut self, id: ClientId) {
+        let reason = restart();
+        let Some(client) = self.ctx.core.registry.get(id) else {
+            return;
+        };
+        if client.wire.tls().is_some() || !client.wire.protocol.is_connected() {
+            self.ctx.core.with(id, |client, env| {
+                client.close(env, reason.clone());
+                client.flush(env);
+                client.end(env, reason);
+            });
+            return;
+        }
+        let remote = client.wire.remote;
+        let core = &mut self.ctx.core;
+        core.enter(id);
+        core.env.addresses.remove_client(remote.ip());
+        core.registry.uncount_client();
+        core.end_memberships(id);
+        let duration = core.with(id, |client, env| {
+            client.leave_for_good(env, &reason);
+            client.open_for(env.now)
+        });
+        let duration = duration.unwrap_or_default();
+        core.env.counters.disconnected(&reason, duration);
+        log_event!(
+            Info,
+            client = id,
+            "disconnected",
+            cause = word(&reason.cause),
+            code = reason.code.0,
+            reason = &*reason.reason,
+            remote = word(&remote),
+            duration = duration,
+        );
+        self.service.disconnected(&mut self.ctx, id, &reason);
+    }
+
+    /// Writes the state down. Call [`Server::make_portable`] before.
+    pub(crate) fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Core {
+            env,
+            registry,
+            topics,
+            history,
+            sample_at,
+            // The next loop has its own, or finds it out.
+            timers: _,
+            sources: _,
+            shutdown: _,
+            poll: _,
+            resolver: _,
+            attempts: _,
+            listen: _,
+            service_id: _,
+            handshaking: _,
+            resume_behind: _,
+            chores_at: _,
+            trim_at: _,
+            certificate_check: _,
+            upgrades: _,
+            upgrade_callers: _,
+            #[cfg(any(test, fuzzing))]
+                dialer: _,
+        } = &self.ctx.core;
+        let names = self.names().into_iter();
+        let names = names.map(|(id, name)| json!([id.to_number(), name]));
+        let names: Vec<Value> = names.collect();
+        json!({
+            "clock": self.clock.save(to),
+            "now": env.now.save(to),
+            "asleep": env.asleep.save(to),
+            "services": names,
+            "next_serial": registry.next_serial(),
+            "tokens": env.config.access.tokens.save(to),
+            "clients": registry.iter().map(|client| client.save(to)).collect::<Vec<_>>(),
+            "topics": topics.save(registry, to),
+            "counters": env.counters.save(to),
+            "failures": env.failures.save(to),
+            "links": env.links.save(to),
+            "history": history.save(to),
+            "sample_at": sample_at.save(to),
+            "service": self.service.save(to),
+        })
+    }
+
+    /// Continues with what another loop has saved. The service follows with [`Server::restore_service`], after it was started.
+    pub(crate) fn restore(
+        &mut self,
+        value: Value,
+        from: &mut Loader,
+    ) -> Result<Value, RecordError> {
+        let mut fields = Fields::of(value)?;
+        let clock: Clock = fields.take("clock", from)?;
+        let now: Time = fields.take("now", from)?;
+        let names = fields.take::<Vec<(ServiceId, String)>>("services", from)?;
+        let services = self.successors(&names);
+        let mut clients: Vec<Client> = fields.take("clients", from)?;
+        let mut orphans = Vec::new();
+        for client in &mut clients {
+            match services.get(&client.service_id) {
+                Some(service_id) => client.service_id = *service_id,
+                None => orphans.push(client.id),
+            }
+        }
+        let registry = Registry::restore(clients, fields.take("next_serial", from)?)?;
+        let tokens = fields.take("tokens", from)?;
+        let topics: Vec<SavedTopic> = fields.take("topics", from)?;
+        let core = &mut self.ctx.core;
+        core.env.asleep = fields.take("asleep", from)?;
+        core.env.counters = fields.take("counters", from)?;
+        core.env.failures = fields.take("failures", from)?;
+        core.env.links = fields.take("links", from)?;
+        core.history = fields.take("history", from)?;
+        core.sample_at = fields.take("sample_at", from)?;
+        if from.is_rehearsal() {
+            return fields.take("service", from);
+        }
+        self.clock = clock;
+        core.env.now = now;
+        core.timers = Timers::new(now);
+        core.registry = registry;
+        core.restore_topics(topics, &services);
+        let access = core.env.config.access.clone();
+        core.env.config.access.tokens = tokens;
+        for id in core.registry.ids() {
+            core.take_in(id);
+        }
+        core.replace_access(access);
+        for id in orphans {
+            self.act(|server| server.end_for_upgrade(id));
+        }
+        self.act(|_| {});
+        fields.take("service", from)
+    }
+
+    /// Continues the service.
+    pub(crate) fn restore_service(
+        &mut self,
+        value: Value,
+        from: &mut Loader,
+    ) -> Result<(), RecordError> {
+        self.ctx.core.service_id = ServiceId::ALL;
+        let restored = self.service.restore(&mut self.ctx, value, from);
+        self.act(|_| {});
+        restored
+    }
+
+    /// The services that have a name.
+    fn names(&self) -> Vec<(ServiceId, &str)> {
+        let ids = (0..ServiceId::MOST).filter_map(ServiceId::new);
+        let ids = std::iter::once(ServiceId::ALL).chain(ids);
+        ids.filter_map(|id| Some((id, self.service.name(id)?)))
+            .collect()
+    }
+
+    /// The services that continue those of these names. A service without a name continues the one without a name.
+    fn successors(&self, names: &[(ServiceId, String)]) -> HashMap<ServiceId, ServiceId> {
+        let own = self.names();
+        let successor = |(id, name): &(ServiceId, String)| {
+            let same = own.iter().find(|(_, own)| own == name)?;
+            Some((*id, same.0))
+        };
+        let mut successors: HashMap<_, _> = names.iter().filter_map(successor).collect();
+        if names.iter().all(|(id, _)| *id != ServiceId::ALL) {
+            successors.insert(ServiceId::ALL, ServiceId::ALL);
+        }
+        successors.insert(ServiceId::ALWAYS_SERVED, ServiceId::ALWAYS_SERVED);
+        successors
+    }
+}
+
+impl Core {
+    /// Registers a connection that another loop has opened, and counts what it had counted.
+    fn take_in(&mut self, id: ClientId) {
+        let Some(client) = self.registry.get_mut(id) else {
+            return;
+        };
+        let (env, poll) = (&mut self.env, &self.poll);
+        env.scheduler.hold(client.wire.account);
+        let registered = client.wire.register(id, poll);
+        let is_usable = client.become_restored(env);
+        self.assign_account(id);
+        self.with(id, |client, env| match registered {
+            Err(error) => client.end(env, CloseReason::read_error(&error)),
+            Ok(()) if !is_usable => client.end(env, restart()),
+            Ok(()) => client.continue_work(env),
+        });
+        self.rearm(id);
+    }
+}

@@ -1,0 +1,264 @@
+//! The program replaces itself under its clients, which notice nothing of it. What cannot be carried over ends as at a restart.
+#![cfg(target_os = "linux")]
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::common::program::Program;
+use crate::common::{BINARY, CLOSE, TEXT, Wire, frame, request};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// Asks for an upgrade over TCP. Returns the head of the response and its body.
+fn upgrade(address: SocketAddr, fields: &str) -> (String, Value) {
+    let mut wire = Wire::open(address);
+    let head = format!(
+        "POST /upgrade HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{{}}"
+    );
+    wire.send(head.as_bytes());
+    wire.read_response()
+}
+
+/// Asks for an upgrade that must take place.
+fn upgraded(address: SocketAddr) -> Value {
+    let (head, body) = upgrade(address, "");
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head} {body}");
+    body
+}
+
+fn descriptors(pid: u32) -> usize {
+    let folder = PathBuf::from(format!("/proc/{pid}/fd"));
+    fs::read_dir(folder).expect("the process runs").count()
+}
+
+fn metric(address: SocketAddr, name: &str) -> String {
+    let mut wire = Wire::open(address);
+    wire.send(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n");
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut wire.stream, &mut text).expect("the server answers");
+    let line = text
+        .lines()
+        .find(|line| line.starts_with(&format!("{name} ")));
+    line.unwrap_or_else(|| panic!("{name} in {text}"))
+        .to_owned()
+}
+
+#[test]
+fn connections_go_on_wherever_they_are() {
+    let program = Program::start(&["echo", "--allow-upgrade"]);
+    let address = program.address();
+    let (pid, before) = (program.pid(), descriptors(program.pid()));
+
+    let mut idle = Wire::connect(address, "/");
+    // A request, a frame, a message and a control frame that are incomplete, and output that is not read.
+    let head = request("/");
+    let mut handshaking = Wire::open(address);
+    handshaking.send(&head[..head.len() / 2]);
+    let text = frame(true, TEXT, "ένα μήνυμα".as_bytes());
+    let mut inside_text = Wire::connect(address, "/");
+    inside_text.send(&text[..9]);
+    let mut between_frames = Wire::connect(address, "/");
+    between_frames.send(&frame(false, BINARY, b"one and "));
+    let ping = frame(true, 9, b"a ping");
+    between_frames.send(&ping[..4]);
+    let long = vec![b'x'; 3_000_000];
+    let mut slow = Wire::connect(address, "/");
+    slow.send_frame(BINARY, &long);
+
+    for round in 1..=10 {
+        let answer = upgraded(address);
+        assert_eq!(answer["from"], env!("CARGO_PKG_VERSION"));
+        assert_eq!(
+            (&answer["passed"], &answer["closed"]),
+            (&4.into(), &0.into()),
+            "{answer}"
+        );
+        assert!(answer["pause_ms"].as_f64().is_some_and(|pause| pause > 0.0));
+        idle.send_frame(TEXT, format!("round {round}").as_bytes());
+        assert_eq!(
+            idle.read_frame().payload,
+            format!("round {round}").as_bytes()
+        );
+    }
+
+    handshaking.send(&head[head.len() / 2..]);
+    assert!(handshaking.read_head().starts_with("HTTP/1.1 101 "));
+    inside_text.send(&text[9..]);
+    assert_eq!(inside_text.read_frame().payload, "ένα μήνυμα".as_bytes());
+    between_frames.send(&ping[4..]);
+    assert_eq!(between_frames.read_frame().payload, b"a ping");
+    between_frames.send(&frame(true, 0, b"another"));
+    assert_eq!(between_frames.read_frame().payload, b"one and another");
+    assert_eq!(slow.read_frame().payload, long);
+    let mut new = Wire::connect(address, "/");
+    new.send_frame(TEXT, b"new");
+    assert_eq!(new.read_frame().payload, b"new");
+
+    assert_eq!(program.pid(), pid);
+    drop((idle, handshaking, inside_text, between_frames, slow, new));
+    assert_eq!(
+        metric(address, "outrigger_upgrades_total"),
+        "outrigger_upgrades_total 10"
+    );
+    upgraded(address);
+    // The connection that has asked may still be open, and so may the one that reads the metrics.
+    assert!(
+        descriptors(pid) <= before + 2,
+        "{} descriptors, {before} before",
+        descriptors(pid)
+    );
+}
+
+#[test]
+fn a_client_that_is_cut_comes_back_to_the_next_program() {
+    let program = Program::start(&["echo", "--allow-upgrade"]);
+    let address = program.address();
+    let ask = |query: &str| {
+        let mut wire = Wire::open(address);
+        wire.send(&request(&format!("/?{query}")));
+        let head = wire.read_head();
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        let token = head
+            .lines()
+            .find_map(|line| line.strip_prefix("Outrigger-Resume: "));
+        let token = token.expect("a token").split(';').next().expect("a token");
+        (wire, token.to_owned())
+    };
+    let (mut wire, mut token) = ask("resume=new");
+    let mut received = 0;
+    for round in 0..6 {
+        // The connection is cut before or after the upgrade, with messages that the client has not read.
+        for number in 0..3 {
+            wire.send_frame(TEXT, format!("{round} {number}").as_bytes());
+        }
+        assert_eq!(wire.read_frame().payload, format!("{round} 0").as_bytes());
+        received += 1;
+        if round % 2 == 0 {
+            wire.reset();
+            assert_eq!(upgraded(address)["passed"], 1);
+        } else {
+            upgraded(address);
+            wire.reset();
+        }
+        (wire, token) = ask(&format!("resume={token}&received={received}"));
+        for number in 1..3 {
+            assert_eq!(
+                wire.read_frame().payload,
+                format!("{round} {number}").as_bytes()
+            );
+            received += 1;
+        }
+    }
+}
+
+#[test]
+fn a_program_that_cannot_continue_replaces_nothing() {
+    let mut program = Program::start(&["echo", "--allow-upgrade", "--program", "/bin/false"]);
+    let address = program.address();
+    let mut log = program.follow_log();
+    let mut client = Wire::connect(address, "/");
+    let (head, body) = upgrade(address, "");
+    assert!(head.starts_with("HTTP/1.1 409 "), "{head}");
+    assert_eq!(body["message"], "the new program has exited with code 1");
+    program.signal(Signal::USR2);
+    log.expect(
+        "the upgrade has failed, and the server goes on: the new program has exited with code 1",
+    );
+    client.send_frame(TEXT, b"still here");
+    assert_eq!(client.read_frame().payload, b"still here");
+    log.expect("the upgrade has failed");
+    assert_eq!(
+        metric(address, "outrigger_failed_upgrades_total"),
+        "outrigger_failed_upgrades_total 2"
+    );
+
+    let program = Program::start(&["echo", "--allow-upgrade", "--program", "/nonexistent"]);
+    let (head, body) = upgrade(program.address(), "");
+    assert!(head.starts_with("HTTP/1.1 409 "), "{head}");
+    let message = body["message"].as_str().expect("a message");
+    assert!(message.contains("/nonexistent"), "{message}");
+}
+
+/// Settings are read anew, so a mistake in the configuration file must be found before anything ends.
+#[test]
+fn changed_settings_are_in_force_after_the_upgrade_and_wrong_ones_prevent_it() {
+    let folder = std::env::temp_dir().join(format!("outrigger-upgrade-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let file = folder.join("settings.json");
+    fs::write(&file, r#"{"max-message": "1000"}"#).expect("written");
+    let name = file.to_str().expect("UTF-8");
+    let program = Program::start(&["echo", "--allow-upgrade", "--config", name]);
+    let address = program.address();
+    let mut client = Wire::connect(address, "/");
+
+    fs::write(&file, r#"{"max-message": "many"}"#).expect("written");
+    let (head, body) = upgrade(address, "");
+    assert!(head.starts_with("HTTP/1.1 409 "), "{head}");
+    let message = body["message"].as_str().expect("a message");
+    assert!(message.contains("max-message"), "{message}");
+
+    fs::write(&file, r#"{"max-message": "5000"}"#).expect("written");
+    upgraded(address);
+    client.send_frame(BINARY, &[7; 4000]);
+    assert_eq!(client.read_frame().payload, [7; 4000]);
+    fs::remove_dir_all(&folder).expect("removed");
+}
+
+#[test]
+fn only_an_operator_can_ask_for_an_upgrade() {
+    let program = Program::start(&["echo"]);
+    let (head, body) = upgrade(program.address(), "");
+    assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
+    assert!(
+        body["message"]
+            .as_str()
+            .is_some_and(|why| why.contains("unix socket"))
+    );
+    // The line with the address has the generated token.
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_outrigger"));
+    let program = Program::spawn(command.args([
+        "pipe",
+        "--listen",
+        "127.0.0.1:0",
+        "--allow-upgrade",
+        "--",
+        "cat",
+    ]));
+    let line = program.line();
+    let (_, url) = line.split_once("://").expect("a URL");
+    let (address, token) = url.split_once("/?token=").expect("a token");
+    let address: SocketAddr = address.parse().expect("an address");
+    let (head, _) = upgrade(address, "");
+    assert!(head.starts_with("HTTP/1.1 401 "), "{head}");
+    let field = format!("Authorization: Bearer {token}\r\n");
+    for _ in 0..2 {
+        // The generated token stays the same.
+        let (head, body) = upgrade(address, &field);
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head} {body}");
+    }
+}
+
+/// Their programs end, so their clients must learn it.
+#[test]
+fn clients_of_a_service_that_cannot_be_carried_over_get_1012() {
+    let program = Program::start(&["pipe", "--allow-upgrade", "--", "cat"]);
+    let address = program.address();
+    let mut client = Wire::connect(address, "/");
+    client.send_frame(TEXT, b"hello");
+    assert_eq!(client.read_frame().payload, b"hello");
+    let answer = upgraded(address);
+    assert_eq!(
+        (&answer["passed"], &answer["closed"]),
+        (&0.into(), &1.into()),
+        "{answer}"
+    );
+    let close = client.read_frame();
+    assert_eq!(
+        (close.opcode, &close.payload[..2]),
+        (CLOSE, &1012_u16.to_be_bytes()[..])
+    );
+    let mut client = Wire::connect(address, "/");
+    client.send_frame(TEXT, b"again");
+    assert_eq!(client.read_frame().payload, b"again");
+}
