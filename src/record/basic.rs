@@ -3,17 +3,20 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::OsString;
-use std::hash::Hash;
+use std::fs::File;
+use std::hash::{BuildHasher, Hash};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
+use uuid::Uuid;
 
-use super::{Loader, Record, RecordError, Saver};
+use super::{Loader, Record, RecordError, Restored, Saver};
 
 macro_rules! numbers {
     ($($type:ty),*) => {$(
@@ -172,6 +175,60 @@ impl Record for PathBuf {
     }
 }
 
+impl Record for Uuid {
+    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
+        self.to_string().into()
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let text = String::restore(value, from)?;
+        let wrong = |_| RecordError::new("a UUID is expected");
+        text.parse().map_err(wrong)
+    }
+}
+
+/// Nanoseconds since the epoch.
+impl Record for SystemTime {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let since = self.duration_since(Self::UNIX_EPOCH).unwrap_or_default();
+        let nanos = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+        let _ = to;
+        nanos.into()
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        Ok(Self::UNIX_EPOCH + Duration::restore(value, from)?)
+    }
+}
+
+/// In a rehearsal, another file takes the place of the descriptor.
+impl Record for OwnedFd {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        to.descriptor(self.as_fd())
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        match from.take(&value)? {
+            Restored::Descriptor(fd) => Ok(fd),
+            _ => {
+                let file = File::open("/dev/null");
+                let failed = |error| RecordError::new(format!("/dev/null: {error}"));
+                file.map(Self::from).map_err(failed)
+            }
+        }
+    }
+}
+
+impl Record for File {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        to.descriptor(self.as_fd())
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        OwnedFd::restore(value, from).map(Self::from)
+    }
+}
+
 /// Bytes, which are stored beside the record.
 impl Record for Vec<u8> {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
@@ -301,7 +358,7 @@ impl<K: Record + Ord, V: Record> Record for BTreeMap<K, V> {
 }
 
 /// Pairs of keys and values.
-impl<K: Record + Eq + Hash, V: Record> Record for HashMap<K, V> {
+impl<K: Record + Eq + Hash, V: Record, S: BuildHasher + Default> Record for HashMap<K, V, S> {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         let pair = |(key, value): (&'a K, &'a V)| Value::Array(vec![key.save(to), value.save(to)]);
         self.iter().map(pair).collect()

@@ -249,6 +249,11 @@ pub trait Service {
         false
     }
 
+    /// The program is about to replace itself. The calls that wait were answered with 503. Complete what is half done.
+    fn make_portable(&mut self, ctx: &mut Context) {
+        let _ = ctx;
+    }
+
     /// Writes down what the service keeps, for [`Service::restore`] of the program that replaces this one.
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         let _ = to;

@@ -6,9 +6,11 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use serde_json::Value;
 
 use super::framing::{Decoder, Framing};
 use super::lines::Line;
+use crate::record::{Loader, Record, RecordError, Saver};
 use crate::sys::NonblockingFd;
 use crate::{Context, Interest, Readiness, SourceId, TimerId};
 
@@ -124,6 +126,18 @@ impl ByteQueue {
             self.bytes.drain(..self.written);
             self.written = 0;
         }
+    }
+}
+
+/// The bytes that wait.
+impl Record for ByteQueue {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        to.bytes(self.unwritten())
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let bytes = from.bytes(&value)?;
+        Ok(Self { bytes, written: 0 })
     }
 }
 

@@ -431,6 +431,10 @@ impl Service for Routes {
         mounted.is_some_and(|mounted| mounted.service.carries(ServiceId::ALL))
     }
 
+    fn make_portable(&mut self, ctx: &mut Context) {
+        self.each(ctx, |service, _, ctx| service.make_portable(ctx));
+    }
+
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         let saved = self.services.iter().map(|mounted| {
             let state = mounted.service.save(to);

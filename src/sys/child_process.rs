@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigHandler, Signal as NixSignal, signal};
 use rustix::process::{
-    Pid, Resource, Signal, WaitId, WaitIdOptions, chdir, getpid, ioctl_tiocsctty,
-    kill_process_group, setrlimit, setsid, waitid,
+    Pid, Resource, Signal, WaitId, WaitIdOptions, WaitOptions, chdir, getpid, ioctl_tiocsctty,
+    kill_process_group, setrlimit, setsid, waitid, waitpid,
 };
 
 use super::account::Account;
@@ -104,7 +104,9 @@ pub(crate) struct StartOptions {
 /// is reaped on SIGCHLD, or when the next process is started.
 #[derive(Debug)]
 pub(crate) struct ChildProcess {
-    child: Child,
+    pid: u32,
+    /// `None` if the program before this one has started the process.
+    child: Option<Child>,
     reaped: bool,
 }
 
@@ -174,10 +176,12 @@ impl ChildProcess {
         // Another thread must not take the child for an orphan in the meantime.
         let mut ours = ours();
         let child = command.spawn()?;
-        ours.insert(child.id());
+        let pid = child.id();
+        ours.insert(pid);
         drop(ours);
         let process = Self {
-            child,
+            pid,
+            child: Some(child),
             reaped: false,
         };
         // The end of a child that was killed before it executed its program looks like success.
@@ -188,16 +192,37 @@ impl ChildProcess {
         Ok(process)
     }
 
+    /// Takes over a child of this process that the program before this one has started. `reaped` says whether that program has reaped
+    /// it.
+    pub(crate) fn adopt(pid: u32, reaped: bool) -> Self {
+        if !reaped {
+            ours().insert(pid);
+        }
+        Self {
+            pid,
+            child: None,
+            reaped,
+        }
+    }
+
     pub(crate) fn id(&self) -> u32 {
-        self.child.id()
+        self.pid
+    }
+
+    /// Whether the process was reaped.
+    pub(crate) fn is_reaped(&self) -> bool {
+        self.reaped
     }
 
     /// Takes the server's ends of standard input, output and error, for those that are pipes.
     pub(crate) fn take_pipes(&mut self) -> [Option<OwnedFd>; 3] {
+        let Some(child) = &mut self.child else {
+            return [None, None, None];
+        };
         [
-            self.child.stdin.take().map(Into::into),
-            self.child.stdout.take().map(Into::into),
-            self.child.stderr.take().map(Into::into),
+            child.stdin.take().map(Into::into),
+            child.stdout.take().map(Into::into),
+            child.stderr.take().map(Into::into),
         ]
     }
 
@@ -217,7 +242,10 @@ impl ChildProcess {
     /// Reaps the process. Blocks until it has exited. Returns `None` if it has been reaped elsewhere, so that its status
     /// is unknown.
     pub(crate) fn reap(&mut self) -> Option<ExitStatus> {
-        let status = self.child.wait().ok();
+        let status = match &mut self.child {
+            Some(child) => child.wait().ok(),
+            None => wait_for(self.pid),
+        };
         self.reaped = true;
         ours().remove(&self.id());
         status
@@ -309,6 +337,17 @@ pub(crate) fn exit_descriptor(pid: u32) -> io::Result<Option<OwnedFd>> {
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn exit_descriptor(_pid: u32) -> io::Result<Option<OwnedFd>> {
     Ok(None)
+}
+
+/// Reaps a child. Blocks until it has exited.
+fn wait_for(pid: u32) -> Option<ExitStatus> {
+    loop {
+        match waitpid(to_pid(pid), WaitOptions::empty()) {
+            Ok(found) => return found.map(|(_, status)| ExitStatus::from_raw(status.as_raw())),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
 }
 
 fn has_exited(pid: u32) -> bool {

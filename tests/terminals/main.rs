@@ -8,6 +8,7 @@ mod common;
 mod a_screen_is_shown_and_waited_for;
 #[cfg(feature = "client")]
 mod a_terminal_is_attached_from_anywhere;
+mod an_upgrade_ends_no_program;
 mod attached_clients_know_each_other;
 mod clients_of_kernel_images_need_no_change;
 mod other_terminals_can_attach;

@@ -97,7 +97,7 @@ pub(super) struct Output {
     pub(super) dirty: bool,
 }
 
-/// The bytes that were not written. Messages that wait to be compressed must be finished before.
+/// The bytes that were not written. Messages that wait to be compressed are not saved: see [`Output::finish`].
 impl Record for Output {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         let Self {
@@ -113,7 +113,6 @@ impl Record for Output {
             congested,
             dirty: _,
         } = self;
-        debug_assert!(!blocks.iter().any(Block::is_unmade));
         let begun = *begun || *written > 0;
         let skip = std::iter::once(*written).chain(std::iter::repeat(0));
         let blocks = blocks.iter().zip(skip);

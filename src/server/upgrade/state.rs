@@ -103,6 +103,8 @@ impl<S: Service> Server<S> {
                 self.act(|server| carried.refused += usize::from(server.end_call(id)));
             }
         }
+        self.ctx.core.service_id = ServiceId::ALL;
+        self.act(|server| server.service.make_portable(&mut server.ctx));
         for id in self.ctx.core.registry.ids() {
             let Some(client) = self.ctx.core.registry.get(id) else {
                 continue;

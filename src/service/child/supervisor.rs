@@ -7,7 +7,9 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use rustix::process::Signal;
+use serde_json::{Value, json};
 
+use crate::record::{Fields, Loader, Record, RecordError, Saver};
 use crate::sys::{ChildProcess, StartOptions, exit_descriptor};
 use crate::{Context, Interest, SourceId, Time};
 
@@ -64,6 +66,30 @@ enum StopStep {
     Killed { again: Option<Time> },
 }
 
+impl Record for StopStep {
+    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
+        let name = match self {
+            Self::Asked { .. } => "asked",
+            Self::Terminated { .. } => "terminated",
+            Self::Killed { .. } => "killed",
+        };
+        json!({"name": name, "until": self.deadline().map(Time::as_millis)})
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        let name: String = fields.take("name", from)?;
+        let until: Option<Time> = fields.take("until", from)?;
+        let at = until.unwrap_or_default();
+        Ok(match name.as_str() {
+            "asked" => Self::Asked { until: at },
+            "terminated" => Self::Terminated { until: at },
+            "killed" => Self::Killed { again: until },
+            _ => return Err(RecordError::new("an unknown step")),
+        })
+    }
+}
+
 impl StopStep {
     fn deadline(self) -> Option<Time> {
         match self {
@@ -81,6 +107,22 @@ pub(crate) struct ExitRecord {
     pub(crate) at: Time,
 }
 
+impl Record for ExitRecord {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self { status, at } = self;
+        json!({"status": status.map(ExitStatus::into_raw), "at": at.save(to)})
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        let status: Option<i32> = fields.take("status", from)?;
+        Ok(Self {
+            status: status.map(ExitStatus::from_raw),
+            at: fields.take("at", from)?,
+        })
+    }
+}
+
 /// The states of the picture in the parent module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChildState {
@@ -93,6 +135,30 @@ enum ChildState {
     StoppingLeftovers(ExitRecord, StopStep),
 }
 
+impl Record for ChildState {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let (exit, step) = match self {
+            Self::Running => (None, None),
+            Self::Stopping(step) => (None, Some(step)),
+            Self::Exited(exit) => (Some(exit), None),
+            Self::StoppingLeftovers(exit, step) => (Some(exit), Some(step)),
+        };
+        json!({"exit": exit.map(|exit| exit.save(to)), "step": step.map(|step| step.save(to))})
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        Ok(
+            match (fields.take("exit", from)?, fields.take("step", from)?) {
+                (None, None) => Self::Running,
+                (None, Some(step)) => Self::Stopping(step),
+                (Some(exit), None) => Self::Exited(exit),
+                (Some(exit), Some(step)) => Self::StoppingLeftovers(exit, step),
+            },
+        )
+    }
+}
+
 /// How the exit is noticed.
 #[derive(Debug)]
 enum ExitWatch {
@@ -100,6 +166,18 @@ enum ExitWatch {
     Descriptor { _fd: OwnedFd, source: SourceId },
     /// The system reports nothing; the next check is due at this time.
     Poll(Time),
+}
+
+impl ExitWatch {
+    fn of(ctx: &mut Context, process: &ChildProcess) -> io::Result<Self> {
+        Ok(match exit_descriptor(process.id())? {
+            Some(fd) => {
+                let source = ctx.watch(&fd, Interest::Readable)?;
+                Self::Descriptor { _fd: fd, source }
+            }
+            None => Self::Poll(ctx.now() + EXIT_POLL),
+        })
+    }
 }
 
 /// What was done about a deadline.
@@ -132,6 +210,55 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
+    /// Writes down what the next program needs. The plan is not part of it.
+    pub(crate) fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self {
+            process,
+            exit_watch: _,
+            state,
+            plan: _,
+            time_limit,
+            timed_out,
+            tree_signal: _,
+        } = self;
+        json!({
+            "pid": process.id(),
+            "reaped": process.is_reaped(),
+            "state": state.save(to),
+            "time_limit": time_limit.save(to),
+            "timed_out": timed_out,
+        })
+    }
+
+    /// Takes over the process that the program before this one has saved. Call [`Supervisor::watch_again`] next.
+    pub(crate) fn restore(
+        value: Value,
+        from: &mut Loader,
+        plan: StopPlan,
+    ) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        let pid = fields.take("pid", from)?;
+        let reaped: bool = fields.take("reaped", from)?;
+        Ok(Self {
+            // A rehearsal must not take the process from its parent.
+            process: ChildProcess::adopt(pid, reaped || from.is_rehearsal()),
+            exit_watch: None,
+            state: fields.take("state", from)?,
+            plan,
+            time_limit: fields.take("time_limit", from)?,
+            timed_out: fields.take("timed_out", from)?,
+            tree_signal: None,
+        })
+    }
+
+    /// Watches for the exit of a process that was taken over.
+    pub(crate) fn watch_again(&mut self, ctx: &mut Context) -> io::Result<()> {
+        if self.exit().is_none() {
+            self.exit_watch = Some(ExitWatch::of(ctx, &self.process)?);
+        }
+        Ok(())
+    }
+
     /// Starts a process and watches for its exit. It is killed after `time_limit`.
     pub(crate) fn start(
         ctx: &mut Context,
@@ -141,13 +268,7 @@ impl Supervisor {
         time_limit: Option<Duration>,
     ) -> io::Result<Self> {
         let process = ChildProcess::start(command, options)?;
-        let exit_watch = match exit_descriptor(process.id())? {
-            Some(fd) => {
-                let source = ctx.watch(&fd, Interest::Readable)?;
-                ExitWatch::Descriptor { _fd: fd, source }
-            }
-            None => ExitWatch::Poll(ctx.now() + EXIT_POLL),
-        };
+        let exit_watch = ExitWatch::of(ctx, &process)?;
         Ok(Self {
             process,
             exit_watch: Some(exit_watch),

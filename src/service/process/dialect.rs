@@ -10,6 +10,7 @@ use super::body::bad_request;
 use super::messages::{Control, dimension, out_of_range};
 use super::responses::Details;
 use crate::log_event::{log_event, word};
+use crate::record::{Loader, Record, RecordError, Saver};
 use crate::sys::TerminalSize;
 use crate::{Accept, ClientId, Message, Rejection, Request};
 
@@ -38,6 +39,29 @@ pub(crate) enum Dialect {
     Tty,
     /// Server-sent events, which are the answer to a call.
     EventStream(Details),
+}
+
+/// A stream of events ends before its server is upgraded, so it is not saved.
+impl Record for Dialect {
+    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
+        match self {
+            Self::Json => "json".into(),
+            Self::Merged => "merged".into(),
+            Self::Text => "text".into(),
+            Self::Tty => "tty".into(),
+            Self::EventStream(_) => Value::Null,
+        }
+    }
+
+    fn restore(value: Value, _: &mut Loader) -> Result<Self, RecordError> {
+        Ok(match value.as_str() {
+            Some("json") => Self::Json,
+            Some("merged") => Self::Merged,
+            Some("text") => Self::Text,
+            Some("tty") => Self::Tty,
+            _ => return Err(RecordError::new("an unknown dialect")),
+        })
+    }
 }
 
 /// A message of a client.

@@ -7,12 +7,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::body::bad_request;
 use super::calls::RunRequest;
 use super::processes::AttachRequest;
+use crate::record::{Loader, Record, RecordError, Saver, record};
 use crate::service::id_map::IdMap;
 use crate::{ClientId, Principal, Rejection};
 
@@ -30,9 +32,13 @@ pub(super) struct NameKey {
     pub(super) name: Arc<str>,
 }
 
+record!(NameKey { owner, name });
+
 /// The digest of a request to start a process. Equal requests, after parsing and with their defaults, have equal digests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RequestDigest([u8; 32]);
+
+record!(RequestDigest as [u8; 32]);
 
 impl RequestDigest {
     pub(super) fn of(request: &RunRequest) -> Self {
@@ -80,6 +86,8 @@ pub(super) struct NamedProcess {
     pub(super) digest: RequestDigest,
 }
 
+record!(NamedProcess { id, digest });
+
 /// What a name refers to.
 #[derive(Debug)]
 pub(super) enum Named {
@@ -99,6 +107,26 @@ pub(super) struct Names {
     entries: HashMap<NameKey, Named>,
     /// The name that each waiter waits for.
     waiting: IdMap<ClientId, NameKey>,
+}
+
+/// The processes that have names. Nobody waits for a start, because those that were queued have failed before.
+impl Record for Names {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let started = self.entries.iter().filter_map(|(key, named)| match named {
+            Named::Started(process) => Some(Value::Array(vec![key.save(to), process.save(to)])),
+            Named::Starting { .. } => None,
+        });
+        started.collect()
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let started = Vec::<(NameKey, NamedProcess)>::restore(value, from)?.into_iter();
+        let entries = started.map(|(key, process)| (key, Named::Started(process)));
+        Ok(Self {
+            entries: entries.collect(),
+            waiting: IdMap::default(),
+        })
+    }
 }
 
 /// Checks a name. It is used in paths, so it has no characters that are escaped there.

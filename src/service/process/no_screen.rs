@@ -7,7 +7,10 @@
 
 use std::convert::Infallible;
 
+use serde_json::Value;
+
 use super::scrollback::Scrollback;
+use crate::record::{Loader, RecordError};
 use crate::sys::TerminalSize;
 
 /// The settings of screens, of which there are none.
@@ -27,6 +30,14 @@ pub(crate) struct Follower(Infallible);
 impl Follower {
     pub(crate) fn new(_: TerminalSize, settings: ScreenSettings) -> Self {
         match settings.0 {}
+    }
+
+    pub(crate) fn save(&self) -> Value {
+        match self.0 {}
+    }
+
+    pub(crate) fn restore(_: Value, _: TerminalSize, _: &mut Loader) -> Result<Self, RecordError> {
+        Err(RecordError::new("this program keeps no screens"))
     }
 
     pub(crate) fn take_work(&mut self) -> usize {

@@ -7,12 +7,15 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::attach::{NewReader, Replay, Role};
 use super::dialect::{ClientMessage, Dialect, log_failed_resize};
 use super::program::{Launch, MARK, Program};
+use super::recording::Recorder;
 use super::sink::{ContextOutput, Sink};
+use crate::record::{Fields, Loader, Record, RecordError, Saver};
 use crate::service::child::{ChildIndex, ChildInput};
 use crate::service::deadlines::Alarm;
 use crate::service::id_map::IdMap;
@@ -148,6 +151,82 @@ impl Agenda {
 }
 
 impl Programs {
+    /// Completes what is half done, so that it can be saved.
+    pub(crate) fn make_portable(&mut self, ctx: &mut Context) {
+        for id in self.entries.keys().copied().collect::<Vec<_>>() {
+            self.with(ctx, id, Program::make_portable);
+        }
+    }
+
+    /// Writes the programs and their readers down.
+    pub(crate) fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        // A call that collects output ends before the upgrade, but not before its rehearsal.
+        let shared = self.entries.values();
+        let shared = shared.filter(|entry| matches!(entry.program.sink, Sink::Shared(_)));
+        let entries = shared.map(|entry| {
+            let Entry {
+                program,
+                expires,
+                // The agenda is made anew.
+                deadline: _,
+                exited,
+                reported_finished,
+                reported_gone,
+            } = entry;
+            json!({
+                "program": program.save(to),
+                "expires": expires.save(to),
+                "exited": exited,
+                "reported_finished": reported_finished,
+                "reported_gone": reported_gone,
+            })
+        });
+        let entries: Vec<Value> = entries.collect();
+        let readers = self.readers.iter();
+        let readers = readers.map(|(client, id)| json!([client.to_string(), id.to_string()]));
+        json!({"programs": entries, "readers": readers.collect::<Vec<_>>()})
+    }
+
+    /// Takes over the programs that another server has started.
+    pub(crate) fn restore(
+        &mut self,
+        ctx: &mut Context,
+        value: Value,
+        recorder: Option<&Recorder>,
+        from: &mut Loader,
+    ) -> Result<(), RecordError> {
+        let mut fields = Fields::of(value)?;
+        for (at, entry) in fields
+            .take::<Vec<Value>>("programs", from)?
+            .into_iter()
+            .enumerate()
+        {
+            let inside = |error: RecordError| error.inside(&format!("programs.{at}"));
+            let mut fields = Fields::of(entry).map_err(inside)?;
+            let program = fields.take("program", from).map_err(inside)?;
+            let program = Program::restore(ctx, program, recorder, from).map_err(inside)?;
+            let id = program.id;
+            let entry = Entry {
+                expires: fields.take("expires", from)?,
+                deadline: None,
+                exited: fields.take("exited", from)?,
+                reported_finished: fields.take("reported_finished", from)?,
+                reported_gone: fields.take("reported_gone", from)?,
+                program,
+            };
+            self.index.add(id, entry.program.sources(), None);
+            self.entries.insert(id, entry);
+        }
+        let readers = fields.take::<Vec<(ClientId, Uuid)>>("readers", from)?;
+        self.readers = readers.into_iter().collect();
+        if !from.is_rehearsal() {
+            for id in self.entries.keys().copied().collect::<Vec<_>>() {
+                self.with(ctx, id, |program, ctx| program.read_all(ctx));
+            }
+        }
+        Ok(())
+    }
+
     /// Sets the service's timer for the next turn.
     pub(crate) fn wake(&mut self, ctx: &mut Context) {
         self.agenda.wake_at = Some(ctx.now() + NEXT_TURN);

@@ -15,6 +15,7 @@ use super::exec::CollectedOutput;
 use super::messages::AttachEvent;
 use super::program::Program;
 use super::scrollback::OutputStream;
+use crate::record::{Fields, Loader, Record, RecordError, Saver};
 use crate::service::Endpoint;
 use crate::service::child::signal_name;
 use crate::sys::{code_or_signal, usage};
@@ -191,6 +192,22 @@ pub(crate) struct ProgramExit {
     pub(crate) code: i32,
     /// The name of the signal that killed the program.
     pub(crate) signal: Option<&'static str>,
+}
+
+impl Record for ProgramExit {
+    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
+        let Self { code, signal } = self;
+        json!({"code": code, "signal": signal})
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        let code: i32 = fields.take("code", from)?;
+        let signal: Option<String> = fields.take("signal", from)?;
+        // The code says which signal it was.
+        let signal = signal.map(|_| signal_name(code - 128));
+        Ok(Self { code, signal })
+    }
 }
 
 /// The exit code if the status of a program is unknown.

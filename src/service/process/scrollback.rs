@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use crate::record::{record, record_names};
+
 /// The initial size of the buffer, which grows up to its capacity.
 const MIN_SIZE: usize = 4096;
 
@@ -17,6 +19,8 @@ pub(crate) enum OutputStream {
     Stdout,
     Stderr,
 }
+
+record_names!(OutputStream { Stdout, Stderr });
 
 impl OutputStream {
     pub(crate) fn name(self) -> &'static str {
@@ -35,6 +39,8 @@ struct Run {
     end: u64,
 }
 
+record!(Run { stream, end });
+
 /// A ring buffer for output. Readers address bytes by their offset from the start of the output.
 ///
 /// ```text
@@ -50,6 +56,14 @@ pub(crate) struct Scrollback {
     end: u64,
     runs: VecDeque<Run>,
 }
+
+record!(Scrollback {
+    memory,
+    capacity,
+    start,
+    end,
+    runs,
+});
 
 impl Scrollback {
     /// Keeps the last `capacity` bytes.

@@ -1,11 +1,14 @@
 //! The destination of a program's output: readers that attach and detach, or the answer to one call.
 
+use serde_json::Value;
+
 use super::attach::{Attachments, ReaderOutput};
 use super::dialect::Dialect;
 use super::exec::CollectedOutput;
 use super::messages::AttachEvent;
 use super::responses::{ProgramExit, exit_event, gap_event, output_event};
 use super::scrollback::OutputStream;
+use crate::record::{Loader, Record, RecordError, Saver};
 use crate::sys::TerminalSize;
 use crate::{ClientId, CloseCode, Context, Message, Time};
 
@@ -25,6 +28,20 @@ pub(crate) enum Sink {
     Shared(Attachments),
     /// The answer to an `exec` call.
     Collected(CollectedOutput),
+}
+
+/// The output of an `exec` call is not saved: its caller gets 503, and its process is killed.
+impl Record for Sink {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match self {
+            Self::Shared(attachments) => attachments.save(to),
+            Self::Collected(_) => Value::Null,
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        Attachments::restore(value, from).map(Self::Shared)
+    }
 }
 
 impl Sink {

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::LINGER;
 use super::attach::{Attachments, Replay, Role, Sharing};
@@ -16,6 +16,7 @@ use super::recording::{RecordConfig, Recorder};
 use super::responses::rfc3339;
 use super::sink::{ContextOutput, RESTARTING, Sink};
 use crate::log_event::{log_event, word};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
 use crate::service::Endpoint;
 use crate::service::child::process_metrics;
 use crate::service::id_map::IdMap;
@@ -112,6 +113,8 @@ struct Waiting {
     dialect: Dialect,
     size: TerminalSize,
 }
+
+record!(Waiting { dialect, size });
 
 impl Terminal {
     /// Creates the service.
@@ -352,6 +355,43 @@ impl Service for Terminal {
             }
         }
         self.programs.stop_all(ctx);
+    }
+
+    fn carries(&self, _: ServiceId) -> bool {
+        true
+    }
+
+    fn make_portable(&mut self, ctx: &mut Context) {
+        self.programs.make_portable(ctx);
+    }
+
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        json!({
+            "programs": self.programs.save(to),
+            "waiting": self.waiting.save(to),
+            "used": self.used,
+            "started": self.started,
+        })
+    }
+
+    fn restore(
+        &mut self,
+        ctx: &mut Context,
+        state: Value,
+        from: &mut Loader,
+    ) -> Result<(), RecordError> {
+        let mut fields = Fields::of(state)?;
+        self.used = fields.take("used", from)?;
+        self.started = fields.take("started", from)?;
+        self.waiting = fields.take("waiting", from)?;
+        let programs = fields.take("programs", from)?;
+        self.programs
+            .restore(ctx, programs, self.recorder.as_ref(), from)?;
+        for client in self.waiting.keys() {
+            ctx.queue_start(*client);
+        }
+        self.remove_gone(ctx);
+        Ok(())
     }
 
     fn stopping(&mut self, ctx: &mut Context) {

@@ -30,13 +30,15 @@ use super::responses::{Details, spawned, spec, start_failed, status, summary};
 use super::screen::{Format, ScreenSettings};
 use super::sink::{ContextOutput, Sink};
 use super::waits::{Wait, Waits, screen_response};
+use crate::record::{Fields, Loader, Record, RecordError, Saver};
 use crate::server::too_little_memory;
 use crate::service::child::process_metrics;
 use crate::service::id_map::IdMap;
 use crate::sys::random_uuid;
 use crate::{
     Accept, ClientId, CloseReason, Context, LinkTarget, Message, Metrics, Readiness, Rejection,
-    Request, Response, Route, Scope, Service, SourceId, StatusCode, StatusFields, TimerId,
+    Request, Response, Route, Scope, Service, ServiceId, SourceId, StatusCode, StatusFields,
+    TimerId,
 };
 
 /// The header field with the content type of a stream's events.
@@ -517,6 +519,17 @@ impl Processes {
         self.programs.get(id).map_or(0, Program::output_end)
     }
 
+    /// Refuses the starts that are queued.
+    fn refuse_starts(&mut self, ctx: &mut Context, rejection: &Rejection) {
+        for (caller, start) in std::mem::take(&mut self.waiting) {
+            let rejection = rejection.clone();
+            match start.purpose {
+                Purpose::Name(key) => self.settle(ctx, &key, Err(rejection)),
+                Purpose::Spawn | Purpose::Exec(..) => respond(ctx, caller, Err(rejection)),
+            }
+        }
+    }
+
     /// Handles the processes that have finished: answers their `exec` calls, and lets the others expire.
     fn follow_up(&mut self, ctx: &mut Context) {
         for id in self.programs.take_finished() {
@@ -779,15 +792,46 @@ impl Service for Processes {
     /// Stops all processes except those of `exec` calls. Attached clients get the rest of the output and the exit.
     fn draining(&mut self, ctx: &mut Context) {
         self.stopping = true;
-        for (caller, start) in std::mem::take(&mut self.waiting) {
-            let rejection = Rejection::unavailable("stopping");
-            match start.purpose {
-                Purpose::Name(key) => self.settle(ctx, &key, Err(rejection)),
-                Purpose::Spawn | Purpose::Exec(..) => respond(ctx, caller, Err(rejection)),
-            }
-        }
+        self.refuse_starts(ctx, &Rejection::unavailable("stopping"));
         self.waits.end(ctx, &mut self.programs);
         self.programs.stop_those(ctx, is_shared);
+    }
+
+    fn carries(&self, _: ServiceId) -> bool {
+        true
+    }
+
+    fn make_portable(&mut self, ctx: &mut Context) {
+        self.refuse_starts(
+            ctx,
+            &Rejection::unavailable("the server is upgraded; try again"),
+        );
+        self.programs.make_portable(ctx);
+    }
+
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        json!({
+            "programs": self.programs.save(to),
+            "names": self.names.save(to),
+            "started": self.started,
+        })
+    }
+
+    fn restore(
+        &mut self,
+        ctx: &mut Context,
+        state: Value,
+        from: &mut Loader,
+    ) -> Result<(), RecordError> {
+        let mut fields = Fields::of(state)?;
+        self.names = fields.take("names", from)?;
+        self.started = fields.take("started", from)?;
+        let programs = fields.take("programs", from)?;
+        let recorder = self.recorder.clone();
+        self.programs
+            .restore(ctx, programs, recorder.as_ref(), from)?;
+        self.follow_up(ctx);
+        Ok(())
     }
 
     fn stopping(&mut self, ctx: &mut Context) {

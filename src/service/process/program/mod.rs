@@ -10,16 +10,20 @@ use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
 use rustix::process::Signal;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
-use self::streams::{InputPipe, OutputPipe, PreparedLaunch, watch_terminal};
+use self::streams::{
+    InputPipe, OutputPipe, PreparedLaunch, SavedStreams, save_streams, watch_terminal,
+};
 pub(crate) use self::streams::{Launch, MARK, PassEnv};
 use super::attach::Role;
-use super::recording::Recording;
+use super::recording::{Recorder, Recording};
 use super::responses::ProgramExit;
 use super::scrollback::OutputStream;
 use super::sink::{ContextOutput, Sink};
 use crate::log_event::log_event;
+use crate::record::{Fields, Loader, Record, RecordError, Saver};
 use crate::service::child::{Escalation, StopPlan, Supervisor};
 use crate::service::pipe::PipeState;
 use crate::sys::{TerminalSize, set_terminal_size};
@@ -52,6 +56,29 @@ enum Linger {
     Draining(usize),
     /// All output is read, and the exit has been sent.
     Done,
+}
+
+impl Record for Linger {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match self {
+            Self::NotStarted => json!({"state": "not_started"}),
+            Self::Until(until) => json!({"state": "until", "until": until.save(to)}),
+            Self::Draining(bytes) => json!({"state": "draining", "bytes": bytes}),
+            Self::Done => json!({"state": "done"}),
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        let state: String = fields.take("state", from)?;
+        Ok(match state.as_str() {
+            "not_started" => Self::NotStarted,
+            "until" => Self::Until(fields.take("until", from)?),
+            "draining" => Self::Draining(fields.take("bytes", from)?),
+            "done" => Self::Done,
+            _ => return Err(RecordError::new("an unknown state")),
+        })
+    }
 }
 
 /// A program with its streams.
@@ -137,6 +164,113 @@ impl Program {
             program = program.command[0].as_str(),
             pid = program.pid(),
         );
+        Ok(program)
+    }
+
+    /// Completes what is half done, so that it can be saved.
+    pub(crate) fn make_portable(&mut self, ctx: &mut Context) {
+        if self.unsent > 0 {
+            self.send(ctx);
+        }
+        if let Some(attachments) = self.sink.attachments() {
+            attachments.make_portable();
+        }
+        if let Some(recording) = &mut self.recording {
+            recording.make_portable();
+        }
+    }
+
+    /// Writes down what the next program needs.
+    pub(crate) fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self {
+            id,
+            command,
+            started,
+            started_at,
+            supervisor,
+            outputs,
+            input,
+            terminal,
+            has_terminal,
+            last_output,
+            prompted,
+            // All output has been sent to the readers.
+            unsent: _,
+            sent_at: _,
+            send_at: _,
+            linger_for,
+            linger,
+            time_limit,
+            output_timed_out,
+            recording,
+            sink,
+        } = self;
+        json!({
+            "id": id.save(to),
+            "command": command,
+            "started": started.save(to),
+            "started_at": started_at.save(to),
+            "supervisor": supervisor.save(to),
+            "streams": save_streams(terminal.as_ref(), outputs, input.as_ref(), to),
+            "has_terminal": has_terminal,
+            "last_output": last_output.save(to),
+            "prompted": prompted.save(to),
+            "linger_for": linger_for.save(to),
+            "linger": linger.save(to),
+            "time_limit": time_limit.save(to),
+            "output_timed_out": output_timed_out,
+            "recording": recording.as_ref().map(|recording| recording.save(to)),
+            "sink": sink.save(to),
+        })
+    }
+
+    /// Takes over a program that another server has started.
+    pub(crate) fn restore(
+        ctx: &mut Context,
+        value: Value,
+        recorder: Option<&Recorder>,
+        from: &mut Loader,
+    ) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        let streams: SavedStreams = fields.take("streams", from)?;
+        let supervisor = fields.take("supervisor", from)?;
+        let recording: Option<Value> = fields.take("recording", from)?;
+        let recording = recorder.zip(recording).map(|(recorder, recording)| {
+            let recording = Recording::restore(recorder, recording, from);
+            recording.map_err(|error| error.inside("recording"))
+        });
+        let mut program = Self {
+            id: fields.take("id", from)?,
+            command: fields.take("command", from)?,
+            started: fields.take("started", from)?,
+            started_at: fields.take("started_at", from)?,
+            supervisor: Supervisor::restore(supervisor, from, StopPlan::HANG_UP)?,
+            outputs: Vec::new(),
+            input: None,
+            terminal: None,
+            has_terminal: fields.take("has_terminal", from)?,
+            last_output: fields.take("last_output", from)?,
+            prompted: fields.take("prompted", from)?,
+            unsent: 0,
+            sent_at: Time::default(),
+            send_at: None,
+            linger_for: fields.take("linger_for", from)?,
+            linger: fields.take("linger", from)?,
+            time_limit: fields.take("time_limit", from)?,
+            output_timed_out: fields.take("output_timed_out", from)?,
+            recording: recording.transpose()?.map(Box::new),
+            sink: fields.take("sink", from)?,
+        };
+        if program.command.is_empty() {
+            return Err(RecordError::new("the command is missing"));
+        }
+        if from.is_rehearsal() {
+            return Ok(program);
+        }
+        let failed = |error| RecordError::new(format!("cannot watch the process: {error}"));
+        let watched = streams.watch(ctx).map_err(failed)?;
+        (program.terminal, program.outputs, program.input) = watched;
+        program.supervisor.watch_again(ctx).map_err(failed)?;
         Ok(program)
     }
 

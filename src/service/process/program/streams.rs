@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
+use crate::record::{Record, Saver, record};
 use crate::service::pipe::{ByteQueue, PipeState};
 use crate::service::process::recording::{Recorded, Recorder, Recording};
 use crate::service::process::scrollback::OutputStream;
@@ -195,6 +197,109 @@ pub(super) fn watch_terminal(
     let input = InputPipe::new(Arc::clone(terminal), source);
     let output = OutputPipe::new(Arc::clone(terminal), source, OutputStream::Stdout);
     Ok((input, output))
+}
+
+/// What a program reads and writes, as the program before has saved it. The descriptors of a terminal's input and output are its own.
+#[derive(Debug)]
+pub(super) struct SavedStreams {
+    terminal: Option<OwnedFd>,
+    outputs: Vec<SavedOutput>,
+    input: Option<SavedInput>,
+}
+
+record!(SavedStreams {
+    terminal,
+    outputs,
+    input,
+});
+
+#[derive(Debug)]
+struct SavedOutput {
+    stream: OutputStream,
+    fd: Option<OwnedFd>,
+}
+
+record!(SavedOutput { stream, fd });
+
+#[derive(Debug)]
+struct SavedInput {
+    queue: ByteQueue,
+    ends: bool,
+    fd: Option<OwnedFd>,
+}
+
+record!(SavedInput { queue, ends, fd });
+
+/// Writes the streams of a program down, as [`SavedStreams`].
+pub(super) fn save_streams<'a>(
+    terminal: Option<&'a Arc<OwnedFd>>,
+    outputs: &'a [OutputPipe],
+    input: Option<&'a InputPipe>,
+    to: &mut Saver<'a>,
+) -> Value {
+    let outputs: Vec<Value> = outputs
+        .iter()
+        .map(|output| {
+            let fd = terminal.is_none().then_some(&output.fd);
+            json!({"stream": output.stream.save(to), "fd": fd.map(|fd| to.descriptor(fd.as_fd()))})
+        })
+        .collect();
+    let input = input.map(|input| {
+        let fd = terminal.is_none().then_some(&input.fd);
+        json!({
+            "queue": input.queue.save(to),
+            "ends": input.ends,
+            "fd": fd.map(|fd| to.descriptor(fd.as_fd())),
+        })
+    });
+    json!({
+        "terminal": terminal.map(|terminal| to.descriptor(terminal.as_fd())),
+        "outputs": outputs,
+        "input": input,
+    })
+}
+
+/// The terminal, the outputs and the input of a program.
+type Streams = (Option<Arc<OwnedFd>>, Vec<OutputPipe>, Option<InputPipe>);
+
+impl SavedStreams {
+    /// Watches the streams.
+    pub(super) fn watch(self, ctx: &mut Context) -> io::Result<Streams> {
+        let terminal = self.terminal.map(Arc::new);
+        let source = match &terminal {
+            Some(terminal) if self.input.is_some() || !self.outputs.is_empty() => {
+                Some(ctx.watch(terminal, Interest::Both)?)
+            }
+            _ => None,
+        };
+        let own = || terminal.clone().zip(source);
+        let mut outputs = Vec::new();
+        for SavedOutput { stream, fd } in self.outputs {
+            let (fd, source) = match fd {
+                Some(fd) => {
+                    let source = ctx.watch(&fd, Interest::Readable)?;
+                    (Arc::new(fd), source)
+                }
+                None => own().ok_or(io::ErrorKind::NotFound)?,
+            };
+            let mut output = OutputPipe::new(fd, source, stream);
+            output.readable = true;
+            outputs.push(output);
+        }
+        let Some(SavedInput { queue, ends, fd }) = self.input else {
+            return Ok((terminal, outputs, None));
+        };
+        let (fd, source) = match fd {
+            Some(fd) => {
+                let source = ctx.watch(&fd, Interest::Writable)?;
+                (Arc::new(fd), source)
+            }
+            None => own().ok_or(io::ErrorKind::NotFound)?,
+        };
+        let mut input = InputPipe::new(fd, source);
+        (input.queue, input.ends) = (queue, ends);
+        Ok((terminal, outputs, Some(input)))
+    }
 }
 
 impl OutputPipe {

@@ -6,10 +6,11 @@
 use std::io::Write;
 use std::time::{Duration, SystemTime};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Recorded;
 use crate::Time;
+use crate::record::{Fields, Loader, Record, RecordError, Saver};
 
 /// The longest command and the longest kind of a terminal in a header, in bytes.
 const MAX_COMMAND: usize = 1000;
@@ -56,6 +57,31 @@ pub(super) struct Events {
     /// The beginning of a character of the output, and of one of the input.
     output: Vec<u8>,
     input: Vec<u8>,
+}
+
+/// Every event is complete and written before it is saved.
+impl Record for Events {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self {
+            lines: _,
+            open: _,
+            last,
+            output,
+            input,
+        } = self;
+        json!({"last": last.save(to), "output": output.save(to), "input": input.save(to)})
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        Ok(Self {
+            lines: Vec::new(),
+            open: None,
+            last: fields.take("last", from)?,
+            output: fields.take("output", from)?,
+            input: fields.take("input", from)?,
+        })
+    }
 }
 
 impl Events {

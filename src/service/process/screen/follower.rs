@@ -4,12 +4,15 @@
 //! nothing but the line of the cursor, and the color: text, line ends and colors. When there is much of it, the part that has scrolled away is skipped, and the rest waits until somebody
 //! asks. The result is the same as if everything had been laid out at once, which the tests and the fuzzer check.
 
+use serde_json::{Value, json};
+
 use super::Screen;
 use super::keys::KeyModes;
 use super::parser::{Perform, Unit};
 use super::skimmer::Skimmer;
 use super::snapshot::{Format, View};
 use super::style::Style;
+use crate::record::{Fields, Loader, RecordError};
 use crate::service::process::scrollback::Scrollback;
 use crate::sys::{TerminalSize, bytes_between};
 
@@ -164,6 +167,34 @@ impl Follower {
     pub(crate) fn resize(&mut self, output: &Scrollback, size: TerminalSize) {
         self.lay_out(output);
         self.screen.resize(size);
+    }
+
+    /// The sequences that rebuild the screen with all that is kept above it, and where the output begins that is not in it. The output
+    /// must be laid out.
+    pub(crate) fn save(&self) -> Value {
+        json!({
+            "rebuild": self.screen.rebuild(self.history),
+            "from": self.laid - self.rest.len() as u64,
+            "history": self.history,
+        })
+    }
+
+    /// The screen that another program has saved.
+    pub(crate) fn restore(
+        value: Value,
+        size: TerminalSize,
+        from: &mut Loader,
+    ) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        let history = fields.take("history", from)?;
+        let mut follower = Self::new(size, ScreenSettings { history });
+        follower.laid = fields.take("from", from)?;
+        let rebuild: String = fields.take("rebuild", from)?;
+        if !from.is_rehearsal() {
+            follower.screen.feed(rebuild.as_bytes());
+        }
+        follower.skimmer.restart(follower.laid, true);
+        Ok(follower)
     }
 
     /// The sequences that rebuild the screen with up to `above` rows above it, and the offset of the output that follows. It is the
