@@ -4,6 +4,7 @@
 
 import { AgentClient } from "./agent_client.js";
 import { Composer } from "./agent_composer.js";
+import { canNotify, notify, onNotificationTouched } from "./agent_notify.js";
 import { ownSessions, SessionView } from "./agent_session.js";
 import { list } from "./agent_tools.js";
 import { $, api, askForToken, delay, element, field, fragment, pagePath, serverUrl, session, token } from "./common.js";
@@ -76,7 +77,8 @@ function showConnection(state, text) {
 }
 
 let lostSince;
-function showLost(reason) {
+function showLost(given) {
+  const reason = navigator.onLine ? given : "this device is offline";
   lostSince ??= new Date().toLocaleTimeString(undefined, { hour12: false });
   showConnection("gone", `offline since ${lostSince}${reason ? `, ${plain(reason)}` : ""}, trying again`);
 }
@@ -147,7 +149,7 @@ function showState() {
   if (watches) setText($("watching-text"), `You are watching. ${who}${identity?.only?.answers ? " With your link, you may answer its permission requests." : ""}`);
   setHidden($("take-over"), !(watches && client?.agent && identity?.scope !== "watch" && fragment.get("mode") !== "viewer"));
   setHidden($("share"), !(view && identity?.auth && identity.scope === "all" && view.role !== "failed"));
-  setHidden($("notify"), !(view && "Notification" in globalThis && Notification.permission === "default" && isSecureContext));
+  setHidden($("notify"), !(view && canNotify && Notification.permission === "default"));
   const { used, size } = view?.usage ?? {};
   const hasUsage = Number.isFinite(used) && Number.isFinite(size) && size > 0;
   setHidden($("people"), !hasUsage);
@@ -255,25 +257,7 @@ function addView(id) {
 /** Tells somebody who does not look at the page, and screen readers. */
 function tell(text, about) {
   announce(text);
-  if (document.hidden) showNotification(nameOf(about), text, about);
-}
-
-/** Shows a notification of the browser, if it is permitted. Returns false if this browser has none for pages. */
-function showNotification(title, body, about) {
-  if (!("Notification" in globalThis) || Notification.permission !== "granted") return true;
-  let shown;
-  try {
-    shown = new Notification(title, { body, tag: about?.id });
-  } catch {
-    // Chrome on Android shows only those of a service worker.
-    return false;
-  }
-  shown.onclick = () => {
-    focus();
-    if (about) show(about);
-    shown.close();
-  };
-  return true;
+  if (document.hidden) notify(nameOf(about), text, about?.id);
 }
 
 function show(one) {
@@ -422,9 +406,10 @@ $("share").addEventListener("click", async () => {
   }
 });
 
+onNotificationTouched(openSession);
 $("notify").addEventListener("click", async () => {
   const answer = await Notification.requestPermission();
-  if (answer === "granted" && !showNotification("Notifications are on", "You are told when the agent asks something, or has finished.")) {
+  if (answer === "granted" && !(await notify("Notifications are on", "You are told when the agent asks something, or has finished."))) {
     note("This browser shows no notifications of pages. The title of the page begins with (!) when the agent waits for you.", true);
   }
   showState();

@@ -3,40 +3,15 @@
 //
 // env: OUTRIGGER; AGENTS, the directory with the agents' npm packages; PICTURES, a directory for screenshots
 const assert = require("node:assert/strict");
-const { spawn } = require("node:child_process");
-const { once } = require("node:events");
-const fs = require("node:fs");
-const os = require("node:os");
 const path = require("node:path");
 const { chromium } = require("playwright-core");
+const agentPage = require("./web_agent_page.js");
 
 const ARGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync", "--disable-background-networking", "--disable-component-update"];
 const WAIT = { timeout: 60_000 };
 const bin = (name) => path.resolve(process.env.AGENTS, "node_modules", ".bin", name);
 
-/** Starts `outrigger agent` with an agent whose home is an empty directory. */
-async function start(command) {
-  const directory = fs.mkdtempSync(path.join(os.tmpdir(), "outrigger-agent-"));
-  const all = ["agent", "--listen", "127.0.0.1:0", "--log", "warn", "--drain-timeout", "2s", "--client-fs", ".", "--client-terminal", "--", ...command];
-  const child = spawn(process.env.OUTRIGGER, all, { stdio: ["ignore", "pipe", "ignore"], cwd: directory, env: { ...process.env, HOME: directory } });
-  const exited = once(child, "exit");
-  const kill = () => child.kill("SIGKILL");
-  process.on("exit", kill);
-  let told = "";
-  child.stdout.on("data", (data) => { told += data; });
-  while (!/page at \S+\n/.test(told)) await once(child.stdout, "data");
-  return {
-    page: told.match(/page at (\S+)/)[1],
-    async stop() {
-      child.kill("SIGTERM");
-      await exited;
-      process.off("exit", kill);
-      fs.rmSync(directory, { recursive: true, force: true, maxRetries: 5 });
-    },
-  };
-}
-
-const state = (page, text) => page.locator("#connection").getByText(text, { exact: true }).waitFor(WAIT);
+const state = (page, text) => agentPage.state(page, text, WAIT);
 
 const agents = {
   async opencode(page) {
@@ -82,7 +57,7 @@ async function main() {
   const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ARGS });
   try {
     for (const [name, part] of Object.entries(agents)) {
-      const server = await start(commands[name]);
+      const server = await agentPage.startAgent(commands[name], { args: ["--drain-timeout", "2s", "--client-fs", ".", "--client-terminal"], isHome: true });
       const page = await browser.newPage();
       const errors = [];
       page.on("pageerror", ({ message }) => errors.push(message));
