@@ -9,7 +9,7 @@ import { SearchAddon } from "./addon-search.mjs";
 import { SerializeAddon } from "./addon-serialize.mjs";
 import { UnicodeGraphemesAddon } from "./addon-unicode-graphemes.mjs";
 import { WebLinksAddon } from "./addon-web-links.mjs";
-import { $, askForToken, element, field, formatBytes, formatDuration, fragment, pagePath, serverUrl, session, socketProtocols, storage } from "./common.js";
+import { $, api, askForToken, element, field, formatBytes, formatDuration, fragment, pagePath, serverUrl, session, socketProtocols, storage } from "./common.js";
 import { OutriggerAddon, isProcessPath } from "./outrigger_addon.js";
 import { correctReverseVideo, moveFieldWithRows } from "./terminal_core.js";
 
@@ -689,6 +689,36 @@ function openSettings() {
 }
 $("settings").addEventListener("click", openSettings);
 
+// Sharing.
+
+const EXPIRIES = [[600, "10 minutes"], [3600, "1 hour"], [86_400, "1 day"]];
+
+/** Only the terminal of a process can be watched, and only a token of the highest scope makes links. */
+function showShare() {
+  $("share").hidden = !(isProcess && about?.auth && about.scope === "all");
+}
+
+/** Makes a link with which anyone can watch the process, and copies it. */
+function openShare() {
+  const expiry = element("select", { id: "share-expiry" }, EXPIRIES.map(([seconds, text]) => element("option", { value: seconds, selected: seconds === 3600 }, text)));
+  const fields = element("div", { class: "fields" }, element("label", { for: "share-expiry" }, "Expires in"), expiry);
+  const make = async () => {
+    try {
+      const { token } = await api("/.outrigger/links", { method: "POST", body: { path: pagePath, ttl_s: Number(expiry.value) } });
+      const address = serverUrl(`${pagePath}#mode=viewer&token=${token}`).href;
+      await copyText(address);
+      const field = element("input", { class: "address", readonly: true, value: address, "aria-label": "Link" });
+      showDialog("Link to watch", [element("p", {}, "The link is in your clipboard. The console lists links, and revokes them."), field]);
+      field.select();
+    } catch (error) {
+      note(sentence(error.message));
+    }
+  };
+  const text = "Whoever has the link can watch this terminal, and do nothing else.";
+  showDialog("Share", [element("p", {}, text), fields], { close: "Cancel", submit: "Copy link", act: make });
+}
+$("share").addEventListener("click", openShare);
+
 // The search bar.
 
 const options = () => ({
@@ -932,6 +962,7 @@ async function learn() {
     }
   }
   if (about?.scope === "watch") connection.watchOnly();
+  showShare();
 }
 
 $("app").hidden = false;

@@ -5,6 +5,7 @@
 // usage: OUTRIGGER=... NODE_PATH=... node tests/interop/web_figures.js TTYD      the path of ttyd's program
 // env:   PASSES=3: the passes of each page
 //        KEYS=200: the keys in each pass
+//        WEB=web: takes the scripts and style sheets from this directory. The bytes are then not those of the network
 const assert = require("node:assert/strict");
 const { spawn } = require("node:child_process");
 const { once } = require("node:events");
@@ -14,6 +15,7 @@ const os = require("node:os");
 const path = require("node:path");
 const { chromium } = require("playwright-core");
 const { start } = require("./server.js");
+const { serveFrom } = require("./web_page.js");
 
 const QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
   "--disable-background-networking", "--disable-component-update"];
@@ -33,6 +35,7 @@ const shows = (page, text) => page.waitForFunction((text) => {
 /** The bytes that a page takes over the network, without what it gets from its connection. */
 async function weigh(browser, url, ready) {
   const context = await browser.newContext({ viewport: { width: 900, height: 500 } });
+  if (process.env.WEB) await serveFrom(context, process.env.WEB);
   const page = await context.newPage();
   const session = await context.newCDPSession(page);
   await session.send("Network.enable");

@@ -212,4 +212,4 @@ async function run(title, parts, args = [...QUIET, "--disable-gpu"]) {
   }
 }
 
-module.exports = { QUIET, TOKEN, Cutter, Page, bash, call, folder, run, script, serve, until };
+module.exports = { QUIET, TOKEN, Cutter, Page, bash, call, folder, run, script, serve, serveFrom, until };

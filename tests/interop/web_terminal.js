@@ -222,12 +222,21 @@ const parts = {
     await writer.type("echo by the writer\n");
     await writer.shows("\nby the writer");
 
-    const link = await call(server, "/.outrigger/links", { path: attach, ttl_s: 3600 });
-    const viewer = await Page.open(browser, `${server.base}${attach}#token=${link.token}&mode=viewer`, { viewport: { width: 500, height: 700 } });
+    // A link that lasts ten minutes.
+    await writer.page.getByRole("button", { name: "Share" }).click();
+    await writer.page.getByLabel("Expires in").selectOption({ label: "10 minutes" });
+    await writer.page.getByRole("button", { name: "Copy link" }).click();
+    const shared = await writer.page.getByLabel("Link", { exact: true }).inputValue();
+    await writer.page.getByRole("button", { name: "Close" }).click();
+    await writer.page.waitForFunction(() => document.activeElement === outriggerTerminal.textarea);
+    const { links } = await (await fetch(`${server.base}/.outrigger/links`, { headers: { Authorization: `Bearer ${TOKEN}` } })).json();
+    assert.equal(links.length, 1);
+    assert.ok(links[0].expires_s > 300 && links[0].expires_s <= 600 && !links[0].answers);
+    const viewer = await Page.open(browser, shared, { viewport: { width: 500, height: 700 } });
     await viewer.shows("\nby the writer");
     await viewer.says(/Watching/);
     await writer.says(/1 viewer/);
-    assert.equal(await viewer.page.getByRole("button", { name: /Take over|Write/ }).count(), 0, "the link may only watch");
+    assert.equal(await viewer.page.getByRole("button", { name: /Take over|Write|Share/ }).count(), 0, "the link may only watch");
     assert.deepEqual(await viewer.size(), await writer.size());
     await viewer.type("echo by the viewer\n");
     await viewer.paste("echo by the viewer\n");
