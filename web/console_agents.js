@@ -8,7 +8,7 @@ import { agentRoutes, identity, may } from "./console_state.js";
 import { Table } from "./console_table.js";
 import { fillState, formatCount, plain, plural, setHidden, setText } from "./view.js";
 
-const agentsTable = new Table("agents", 520, {
+const agentsTable = new Table("agents", 720, {
   key: ({ key }) => key,
   title: ({ path, pid }) => `the agent of ${path}, process ${pid ?? "none"}`,
   none: "No agent process is listed. Agents with a process for each client are among the programs.",

@@ -41,7 +41,7 @@ const kindOf = (client) => client.service ?? services.find(({ path }) => isBelow
 /** Disconnects a client. */
 export const closeClient = (id, call) => call(`/.outrigger/clients/${encodeURIComponent(id)}/close`, { method: "POST", body: {} });
 
-const clientsTable = new Table("clients", 1040, {
+const clientsTable = new Table("clients", 1110, {
   isRemote: true,
   key: ({ id }) => id,
   title: ({ id }) => `client ${id}`,

@@ -1,8 +1,8 @@
 // The strip "Health": quiet while all is well, and red when something is refused, fails or reaches a limit.
 
-import { $, element, formatBytes } from "./common.js";
+import { $, element, field, formatBytes } from "./common.js";
 import { samples } from "./console_overview.js";
-import { status } from "./console_state.js";
+import { may, status } from "./console_state.js";
 import { formatCount, makeDialog, setHidden, setText, showDialog } from "./view.js";
 
 /** How long a count stays red after it has moved, and how long it is shown at all, in ms. */
@@ -153,11 +153,19 @@ async function showDetails() {
       ].flat(),
     );
   };
+  const showRefused = () => {
+    dialog.close();
+    const filter = field("log-filter");
+    filter.value = "refused";
+    filter.dispatchEvent(new Event("input"));
+    $("log").scrollIntoView();
+    filter.focus();
+  };
   const dialog = makeDialog(
     "Health",
     element("p", { class: "faint" }, "All counts are since the start of the server. The log says more about each refused request."),
     content,
-    element("div", { class: "actions" }, element("button", { class: "primary", onclick: () => dialog.close() }, "Close")),
+    element("div", { class: "actions" }, may("all") && element("button", { onclick: showRefused }, "Refused requests in the log"), element("button", { class: "primary", onclick: () => dialog.close() }, "Close")),
   );
   opened();
   await showDialog(dialog);

@@ -1,9 +1,9 @@
-// The section "Links": makes watch-only links to processes and sessions, shows them, and revokes them.
+// The section "Links": makes links to processes and sessions, shows them, and revokes them.
 
 import { $, element, formatDuration, socketUrl, token } from "./common.js";
 import { copy, pageUrl, showSection } from "./console_page.js";
 import { act, ask, handle, pollers } from "./console_requests.js";
-import { attachPath, commandLine, identity, may, of, processes, status } from "./console_state.js";
+import { attachPath, commandLine, identity, may, of, processes, routeFields, status } from "./console_state.js";
 import { Table } from "./console_table.js";
 import { confirm, formatCount, makeDialog, plain, plural, setHidden, setText, showDialog } from "./view.js";
 
@@ -14,11 +14,14 @@ const EXPIRIES = [
   [604800, "7 days"],
 ];
 
-/** Makes a link with which anyone may watch a process or a session. Without tokens, it is the address of the page. */
-async function makeLink(path, sessionId, ttl_s, call) {
+/**
+ * Makes a link with which anyone may watch a process or a session, and with `answers` answer the permission requests of the session.
+ * Without tokens, it is the address of the page.
+ */
+async function makeLink(path, sessionId, ttl_s, answers, call) {
   const keys = sessionId === undefined ? { mode: "viewer" } : { session: sessionId };
   if (!identity.auth) return pageUrl(path, keys);
-  const body = { path, ttl_s, ...(sessionId !== undefined && { session: sessionId }) };
+  const body = { path, ttl_s, ...(sessionId !== undefined && { session: sessionId }), ...(answers && { answers }) };
   const link = await call("/.outrigger/links", { method: "POST", body });
   pollers.links.hurry();
   return pageUrl(path, { ...keys, token: link.token });
@@ -37,33 +40,37 @@ export async function offerLink(name, path, sessionId) {
     ),
   );
   const expiry = element("fieldset", { class: "choices" }, element("legend", {}, "Expires in"), choices);
+  const mayAnswer = identity.auth && sessionId !== undefined && routeFields(path).agent?.approvals === "any";
+  const answering = element("input", { type: "checkbox" });
   const copyIt = async () => setText(told, (await copy(address)) ? "The link is in your clipboard." : "Copy the link from this field.");
   const make = element("button", { class: "primary" }, "Make link");
   const again = element("button", { onclick: copyIt, hidden: true }, "Copy");
   const close = element("button", { onclick: () => dialog.close() }, "Cancel");
   make.addEventListener("click", async () => {
     const ttl_s = Number(expiry.querySelector("input:checked").value);
-    const url = await act(`Link to ${name}`, make, (call) => makeLink(path, sessionId, ttl_s, call));
+    const url = await act(`Link to ${name}`, make, (call) => makeLink(path, sessionId, ttl_s, answering.checked, call));
     if (!url) return;
     address.value = url;
     for (const node of [address, again]) setHidden(node, false);
-    for (const node of [expiry, make]) setHidden(node, true);
+    for (const node of [expiry, rights, make]) setHidden(node, true);
     setText(close, "Done");
     close.focus();
     await copyIt();
   });
+  const more = element("span", {}, "and nothing else");
+  answering.addEventListener("change", () => setText(more, answering.checked ? "and answer its permission requests" : "and nothing else"));
+  const rights = element("fieldset", { class: "choices" }, element("label", {}, answering, "may also answer permission requests"));
   const dialog = makeDialog(
-    "Watch-only link",
+    mayAnswer ? "Link to this session" : "Watch-only link",
     element(
       "p",
       {},
       "Whoever has this link can watch ",
       element("code", {}, name),
-      identity.auth
-        ? " until the link expires, and nothing else."
-        : ". This server requires no token, so the link does not expire.",
+      identity.auth ? [" until the link expires, ", more, "."] : ". This server requires no token, so the link does not expire.",
     ),
     identity.auth && expiry,
+    mayAnswer && rights,
     address,
     told,
     element("div", { class: "actions" }, close, again, make),
@@ -100,7 +107,7 @@ export async function offerCommand(title, path, isViewer = false) {
 
 const revokeLink = ({ id }, call) => call(`/.outrigger/links/${encodeURIComponent(id)}`, { method: "DELETE" });
 
-const linksTable = new Table("links", 520, {
+const linksTable = new Table("links", 720, {
   key: ({ id }) => id,
   title: ({ id }) => `link ${id}`,
   none: "No links. Make one with “Link” beside a process or a session.",
@@ -124,6 +131,7 @@ const linksTable = new Table("links", 520, {
       },
     },
     { name: "Kind", kind: "tight", text: ({ session: sessionId }) => (sessionId ? "session" : "process") },
+    { name: "Permits", kind: "tight", text: ({ answers }) => (answers ? "watch and approve" : "watch") },
     { name: "Made by", kind: "text", text: ({ by }) => plain(by ?? "") },
     { name: "Expires in", kind: "number", value: ({ expires_s }) => expires_s, text: ({ expires_s }) => formatDuration(expires_s) },
     { name: "Watching", kind: "number", value: ({ clients }) => clients ?? 0, text: ({ clients }) => formatCount(clients ?? 0) },

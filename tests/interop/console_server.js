@@ -82,7 +82,26 @@ async function checkAccess(page, what) {
   await page.emulateMedia({ colorScheme: "light" });
 }
 
+/** Expects that each table is as wide as its section, at any width of the window. */
+async function checkWidths(page) {
+  const { width, height } = page.viewportSize();
+  for (let narrow = 1440; narrow >= 360; narrow -= 60) {
+    await page.setViewportSize({ width: narrow, height });
+    // A table becomes a list of cards some time after the width has changed.
+    await page.waitForFunction(
+      () =>
+        document.documentElement.scrollWidth <= innerWidth &&
+        [...document.querySelectorAll("table")].every(
+          (table) => !table.checkVisibility() || table.getBoundingClientRect().right <= table.parentElement.getBoundingClientRect().right + 1,
+        ),
+      null,
+      WAIT,
+    );
+  }
+  await page.setViewportSize({ width, height });
+}
+
 /** Scrolls to a section. The console asks only for what is in sight. */
 const look = (page, id) => page.locator(`#${id}`).scrollIntoViewIfNeeded(WAIT);
 
-module.exports = { run, launch, errorsOf, picture, checkAccess, look, WAIT };
+module.exports = { run, launch, errorsOf, picture, checkAccess, checkWidths, look, WAIT };

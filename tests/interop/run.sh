@@ -89,6 +89,7 @@ run_web_console() {
   export NODE_PATH=$tools/node_modules
   node tests/interop/web_console.js
   node tests/interop/web_console_load.js
+  node tests/interop/web_console_actions.js
 }
 run_examples() {
   venv

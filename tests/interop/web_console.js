@@ -291,7 +291,7 @@ async function outputs(page) {
 
 /** The strip on top is quiet, and red when a token is wrong. It names the reasons. */
 async function health(browser) {
-  const server = await run("console at", "processes", "--listen", "127.0.0.1:0", "--log", "warn");
+  const server = await run("console at", "processes", "--listen", "127.0.0.1:0", "--log", "info");
   const context = await browser.newContext({ bypassCSP: true });
   const page = await context.newPage();
   await page.goto(server.told.match(/console at (\S+)/)[1]);
@@ -306,6 +306,9 @@ async function health(browser) {
   await page.locator(".health-details").getByText("Refused requests, by reason").waitFor(WAIT);
   await page.locator(".health-details dt").getByText("unauthorized", { exact: true }).waitFor(WAIT);
   await checkAccess(page, "console-health");
+  await page.getByRole("button", { name: "Refused requests in the log" }).click();
+  await page.locator("#log-lines p").filter({ hasText: "refused: 401" }).filter({ hasText: "/status" }).first().waitFor(WAIT);
+  assert.equal(await page.locator("#log-lines p").filter({ hasNotText: "refused" }).count(), 0);
   await context.close();
   await server.stop();
   console.log("  health ok");

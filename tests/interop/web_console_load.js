@@ -8,7 +8,7 @@ const os = require("node:os");
 const path = require("node:path");
 const { setTimeout: delay } = require("node:timers/promises");
 const WebSocket = require("ws");
-const { launch, errorsOf, look, picture, run, WAIT } = require("./console_server.js");
+const { checkWidths, launch, errorsOf, look, picture, run, WAIT } = require("./console_server.js");
 
 /** The most bytes for each second that the console may ask for with 200 clients. */
 const MOST_BYTES = 8000;
@@ -155,6 +155,7 @@ async function bytes(browser, origin) {
     assert.ok(rate > 100 && rate <= MOST_BYTES, `${rate} B/s with ${id} in sight`);
   }
   await picture(page, "console-200-clients");
+  await checkWidths(page);
   await context.close();
   for (const socket of sockets) socket.terminate();
   console.log(`  bytes per second with 200 clients ok: ${told.join(", ")}`);
