@@ -74,7 +74,8 @@ def kinds():
         + b"\x1b[38;5;%d;48;5;%d;1;3;4m%c" % (pick(16, 232), pick(16, 232), 65 + number % 26)
     )
     yield "an editor that scrolls", OTHER, lines(
-        lambda number: b"\x1b[1;23r\x1b[23;1H\n\x1b[1;24r\x1b[23;1H\x1b[33m%6d \x1b[mint main(void) \x1b[35m{\x1b[m return 0; }"
+        lambda number: (b"" if number else b"\x1b[?1049h")
+        + b"\x1b[1;23r\x1b[23;1H\n\x1b[1;24r\x1b[23;1H\x1b[33m%6d \x1b[mint main(void) \x1b[35m{\x1b[m return 0; }"
         b"\x1b[24;63H%d,1\x1b[9C%d%%\x1b[23;8H" % (number, number, number % 100)
     )
     yield "a table that is drawn again", OTHER, lines(
@@ -121,8 +122,8 @@ class Terminal:
         self.output, self.go, self.done = (os.path.join(directory, part + name) for part in ("output-", "go-", "done-"))
         for fifo in (self.go, self.done):
             os.mkfifo(fifo)
-        script = f"while read times <{self.go}; do cat $(yes {self.output} | head -n $times); echo >{self.done}; done"
-        Caller(server.port).spawn(24, 80, "sh", "-c", script)
+        script = 'while read times <"$1"; do for time in $(seq $times); do cat "$0"; done; echo >"$2"; done'
+        Caller(server.port).spawn(24, 80, "sh", "-c", script, self.output, self.go, self.done)
 
     def write(self, times):
         """Writes the file some times. Returns the processor time of the server in seconds."""
@@ -150,10 +151,11 @@ def compare(options, directory):
     is_above = False
     with serving(options.binary, routes(False), ["--log", "warn"]) as with_screen, \
          serving(options.binary, routes(True), ["--log", "warn"]) as without:
-        terminals = [Terminal(with_screen, directory, "with"), Terminal(without, directory, "without")]
         for name, goal, data in kinds():
             if options.only and not any(part in name for part in options.only):
                 continue
+            # No kind is measured with the modes and margins of another one.
+            terminals = [Terminal(with_screen, directory, f"{name}-with"), Terminal(without, directory, f"{name}-without")]
             for terminal in terminals:
                 with open(terminal.output, "wb") as file:
                     file.write(data)

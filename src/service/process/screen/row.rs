@@ -126,12 +126,18 @@ impl Row {
     #[inline]
     pub(super) fn reach(&mut self, count: usize, cols: usize) {
         if self.cells.len() < count {
-            // The memory of a row never exceeds its columns.
-            if self.cells.capacity() < cols {
-                self.cells.reserve_exact(cols - self.cells.len());
-            }
-            self.cells.resize(count, self.fill);
+            self.extend(count, cols);
         }
+    }
+
+    // Apart, so that the usual case of `reach` is two instructions.
+    #[inline(never)]
+    fn extend(&mut self, count: usize, cols: usize) {
+        // The memory of a row never exceeds its columns.
+        if self.cells.capacity() < cols {
+            self.cells.reserve_exact(cols - self.cells.len());
+        }
+        self.cells.resize(count, self.fill);
     }
 
     pub(super) fn cell(&self, column: usize) -> Cell {
@@ -189,18 +195,23 @@ impl Row {
     }
 
     /// Writes printable ASCII characters, which have room from column `at` on.
-    #[inline]
+    #[inline(always)]
     pub(super) fn write(&mut self, at: usize, text: &[u8], cols: usize, style: Style) {
         let end = at + text.len();
         self.split_before(at, style);
         self.reach(end, cols);
-        for (cell, byte) in self.cells[at..end].iter_mut().zip(text) {
+        let (before, after) = self.cells.split_at_mut(end);
+        for (cell, byte) in before[at..].iter_mut().zip(text) {
             *cell = Cell {
                 content: Content::ascii(*byte),
                 style,
             };
         }
-        self.split_after(end, style);
+        if let Some(next) = after.first_mut()
+            && next.is_second_half()
+        {
+            *next = Cell::empty(style);
+        }
     }
 
     /// Erases cells.
@@ -224,25 +235,37 @@ impl Row {
 
     /// Shifts cells to the right.
     pub(super) fn insert(&mut self, at: usize, count: usize, cols: usize, style: Style) {
-        self.reach(cols, cols);
         // The cursor may be behind the last column.
         let at = at % cols;
+        let end = self.reach_shifted(at, count, cols, style);
         self.split_before(at, style);
-        let count = count.min(cols - at);
-        self.cells.copy_within(at..cols - count, at + count);
+        let count = count.min(end - at);
+        self.cells.copy_within(at..end - count, at + count);
         self.cells[at..at + count].fill(Cell::empty(style));
         self.split_before(cols, style);
     }
 
     /// Shifts cells to the left.
     pub(super) fn delete(&mut self, at: usize, count: usize, cols: usize, style: Style) {
-        self.reach(cols, cols);
         let at = at % cols;
-        let count = count.min(cols - at);
-        self.cells.copy_within(at + count..cols, at);
-        self.cells[cols - count..].fill(Cell::empty(style));
+        let end = self.reach_shifted(at, 0, cols, style);
+        let count = count.min(end - at);
+        self.cells.copy_within(at + count..end, at);
+        self.cells[end - count..].fill(Cell::empty(style));
         self.split_before(at, style);
         self.split_after(at, style);
+    }
+
+    /// Makes the cells from `at` on that are shifted by up to `more` columns. Returns the end of the cells that can change: if the row
+    /// ends with cells like those that a shift adds, these are left out.
+    fn reach_shifted(&mut self, at: usize, more: usize, cols: usize, style: Style) -> usize {
+        let end = if self.fill == Cell::empty(style) {
+            self.cells.len().max(at).saturating_add(more).min(cols)
+        } else {
+            cols
+        };
+        self.reach(end, cols);
+        end
     }
 }
 
