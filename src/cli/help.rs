@@ -206,6 +206,7 @@ const FEATURES: &[(&str, bool)] = &[
     ("client", cfg!(feature = "client")),
     ("deflate", cfg!(feature = "deflate")),
     ("mcp", cfg!(feature = "mcp")),
+    ("screen", cfg!(feature = "screen")),
     ("server", cfg!(feature = "server")),
     ("tls", cfg!(feature = "tls")),
     ("web", cfg!(feature = "web")),

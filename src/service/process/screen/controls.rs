@@ -226,9 +226,6 @@ impl Screen {
     pub(super) fn csi(&mut self, csi: &Csi) {
         let params = &csi.params;
         match (csi.prefix, csi.intermediate, csi.last) {
-            // The most frequent ones.
-            (0, 0, b'm') => self.style.apply(params),
-            (0, 0, b'H') => self.set_cursor(params.count(1) - 1, params.count(0) - 1),
             (0, 0, last) => self.plain_csi(last, params),
             (b'?', 0, b'J') => self.erase_display(params.get(0)),
             (b'?', 0, b'K') => self.erase_line(params.get(0)),
@@ -262,7 +259,8 @@ impl Screen {
         let style = self.style.erased();
         let at_most = |limit: usize| count.min(limit);
         match last {
-            b'f' => self.set_cursor(params.count(1) - 1, count - 1),
+            b'm' => self.style.apply(params),
+            b'H' | b'f' => self.set_cursor(params.count(1) - 1, count - 1),
             b'J' => self.erase_display(params.get(0)),
             b'K' => self.erase_line(params.get(0)),
             b'h' | b'l' => self.set_modes(params, last == b'h'),

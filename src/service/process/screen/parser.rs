@@ -408,6 +408,44 @@ fn execute_inside(inside: &[u8], out: &mut impl Perform) {
     }
 }
 
+/// Takes a sequence with one or two numbers that fits into a word, without a branch for each digit. Returns its length.
+#[inline]
+fn short_sequence(rest: &[u8], from: usize, csi: &mut Csi) -> Option<usize> {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let word = u64::from_le_bytes(*rest.get(from..)?.first_chunk()?);
+    let digits = word ^ (0x30 * ONES);
+    // The highest bit of each byte that is no digit.
+    let others = (((digits & (0x7f * ONES)) + 0x76 * ONES) | digits) & (0x80 * ONES);
+    let first = others.trailing_zeros() / 8;
+    let rest_of_others = others & others.wrapping_sub(1);
+    let second = rest_of_others.trailing_zeros() / 8;
+    let byte = |at: u32| (word >> (8 * at)) as u8;
+    let (end, count) = match byte(first.min(7)) {
+        b';' => (second, 2),
+        _ => (first, 1),
+    };
+    if end > 7 || !matches!(byte(end), 0x40..=0x7e) {
+        return None;
+    }
+    csi.params.values[0] = number(digits, first);
+    if count == 2 {
+        csi.params.values[1] = number(digits >> (8 * (first + 1)), end - first - 1);
+    }
+    (csi.params.len, csi.params.sub_len) = (count, 0);
+    (csi.prefix, csi.intermediate, csi.last) = (0, 0, byte(end));
+    Some(from + end as usize + 1)
+}
+
+/// The number whose `count` digits, at most 7, are the lowest bytes of a word.
+#[inline]
+fn number(digits: u64, count: u32) -> u32 {
+    // The digits move to the highest bytes, after zeros. Each step joins neighbours: digits, pairs of them, and fours.
+    let digits = (digits << 8) << (56 - 8 * count);
+    let pairs = (digits.wrapping_mul(2561) >> 8) & 0x00ff_00ff_00ff_00ff;
+    let fours = (pairs.wrapping_mul(6_553_601) >> 16) & 0x0000_ffff_0000_ffff;
+    (fours.wrapping_mul(42_949_672_960_001) >> 32) as u32
+}
+
 /// Most sequences have nothing but a few numbers. Returns the length of such a sequence.
 #[inline]
 fn simple_sequence(rest: &[u8], from: usize, csi: &mut Csi) -> Option<usize> {
@@ -459,7 +497,8 @@ fn control_sequence(
     csi: &mut Csi,
     out: &mut impl Perform,
 ) -> Option<usize> {
-    if let Some(length) = simple_sequence(rest, from, csi) {
+    let length = short_sequence(rest, from, csi).or_else(|| simple_sequence(rest, from, csi));
+    if let Some(length) = length {
         out.unit(Unit::Csi(csi));
         return Some(length);
     }
@@ -532,4 +571,55 @@ fn string(rest: &[u8], from: usize, out: &mut impl Perform, kind: Skipped) -> Op
 /// Takes the control sequence at the beginning of `bytes`. Returns its length, unless it is incomplete.
 pub(super) fn parse_one(bytes: &[u8], out: &mut impl Perform) -> Option<usize> {
     escape(bytes, &mut Csi::default(), out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    /// The shortcuts for usual sequences find the same as the parser of all sequences.
+    #[test]
+    fn short_sequences_are_like_long_ones() {
+        const PIECES: &[u8] = b"0123456789;;;HmK:?\n ";
+        #[derive(Default)]
+        struct Units(Vec<String>);
+        impl Perform for Units {
+            fn unit(&mut self, unit: Unit<'_>) {
+                self.0.push(match unit {
+                    Unit::Csi(csi) => {
+                        let params: Vec<u32> = csi.params.iter().collect();
+                        let subs: Vec<&[u32]> =
+                            (0..params.len()).map(|at| csi.params.sub(at)).collect();
+                        format!(
+                            "{:?}",
+                            (csi.prefix, params, subs, csi.intermediate, csi.last)
+                        )
+                    }
+                    other => format!("{other:?}"),
+                });
+            }
+        }
+        let mut random = Random::new(38);
+        for _ in 0..200_000 {
+            let mut bytes = b"\x1b[".to_vec();
+            for _ in 0..random.below(12) {
+                bytes.push(PIECES[random.below(PIECES.len())]);
+            }
+            bytes.extend_from_slice(b"A   ");
+            let (mut one, mut other) = (Units::default(), Units::default());
+            let mut csi = Csi::default();
+            let short = short_sequence(&bytes, 2, &mut csi)
+                .or_else(|| simple_sequence(&bytes, 2, &mut csi));
+            if let Some(length) = short {
+                one.unit(Unit::Csi(&csi));
+                let mut csi = Csi::default();
+                assert_eq!(
+                    other_sequence(&bytes, 2, &mut csi, &mut other),
+                    Some(length)
+                );
+                assert_eq!(one.0, other.0, "{:?}", String::from_utf8_lossy(&bytes));
+            }
+        }
+    }
 }
