@@ -11,7 +11,8 @@ mkdir -p "$work"
 [ -d "$work/node_modules/@xterm/addon-unicode-graphemes" ] || (cd "$work" && npm install --silent --no-audit --no-fund --prefix . \
   @xterm/headless@6.0.0 @xterm/addon-unicode-graphemes@0.4.0 >/dev/null)
 node graphemes.mjs "$work/node_modules" --check
-rustc --edition 2024 -O --cfg fuzzing --cfg 'feature="screen"' tool.rs -o "$work/tool"
+rustc --edition 2024 --crate-type rlib serde_json.rs --out-dir "$work"
+rustc --edition 2024 -O --cfg fuzzing --cfg 'feature="screen"' --extern serde_json="$work/libserde_json.rlib" tool.rs -o "$work/tool"
 rm -rf "$work/recordings"
 python3 record.py "$work/recordings" "$@"
 python3 record.py "$work/recordings" 100 random
