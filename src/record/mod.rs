@@ -34,33 +34,40 @@ pub trait Record: Sized {
 
 /// Why a record cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordError {
+pub struct RecordError(Box<Problem>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Problem {
     /// The names of the fields that lead to the problem, outermost first.
     path: String,
-    problem: String,
+    text: String,
 }
 
 impl RecordError {
     /// A problem with a value.
+    #[cold]
     pub fn new(problem: impl Into<String>) -> Self {
-        let (path, problem) = (String::new(), problem.into());
-        Self { path, problem }
+        let (path, text) = (String::new(), problem.into());
+        Self(Box::new(Problem { path, text }))
     }
 
     /// The same problem, found inside a field.
+    #[cold]
     pub(crate) fn inside(mut self, field: &str) -> Self {
-        let separator = if self.path.is_empty() { "" } else { "." };
-        self.path = format!("{field}{separator}{}", self.path);
+        let path = &mut self.0.path;
+        let separator = if path.is_empty() { "" } else { "." };
+        *path = format!("{field}{separator}{path}");
         self
     }
 }
 
 impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.path.is_empty() {
-            return f.write_str(&self.problem);
+        let Problem { path, text } = &*self.0;
+        if path.is_empty() {
+            return f.write_str(text);
         }
-        write!(f, "{}: {}", self.path, self.problem)
+        write!(f, "{path}: {text}")
     }
 }
 
@@ -72,6 +79,17 @@ pub(crate) enum Saved<'a> {
     Descriptor(BorrowedFd<'a>),
     #[cfg(any(test, fuzzing))]
     Simulated(Box<dyn std::any::Any>),
+}
+
+impl<'a> Saved<'a> {
+    /// The descriptor.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'a>> {
+        match self {
+            Self::Descriptor(fd) => Some(*fd),
+            #[cfg(any(test, fuzzing))]
+            Self::Simulated(_) => None,
+        }
+    }
 }
 
 /// What the next process gets for a [`Saved`].
@@ -231,12 +249,29 @@ impl Fields {
         name: &str,
         from: &mut Loader,
     ) -> Result<T, RecordError> {
-        match self.0.remove(name) {
-            Some(value) => T::restore(value, from).map_err(|error| error.inside(name)),
-            None => {
-                T::absent().ok_or_else(|| RecordError::new("the field is missing").inside(name))
-            }
-        }
+        let restored = match self.remove(name) {
+            Some(value) => T::restore(value, from),
+            None => T::absent().ok_or_else(missing),
+        };
+        restored.map_err(|error| error.inside(name))
+    }
+
+    #[inline(never)]
+    fn remove(&mut self, name: &str) -> Option<Value> {
+        self.0.remove(name)
+    }
+}
+
+#[cold]
+fn missing() -> RecordError {
+    RecordError::new("the field is missing")
+}
+
+/// Adds a field to a record. An absent value takes no room.
+#[inline(never)]
+pub(crate) fn add_field(record: &mut Map<String, Value>, name: &str, value: Value) {
+    if !value.is_null() {
+        record.insert(name.to_owned(), value);
     }
 }
 
@@ -286,7 +321,7 @@ macro_rules! record {
     (@save $self:ident $record:ident $to:ident [$($saved:ident)*]) => {
         $(
             let value = $crate::record::Record::save(&$self.$saved, $to);
-            $record.insert(stringify!($saved).to_owned(), value);
+            $crate::record::add_field(&mut $record, stringify!($saved), value);
         )*
     };
     (@restore $record:ident $from:ident [$($done:tt)*] $field:ident = $value:expr $(, $($rest:tt)*)?) => {

@@ -16,7 +16,7 @@ use std::os::unix::fs::FileExt;
 
 use serde_json::{Value, json};
 
-use crate::record::{Bytes, RecordError, Saved, Saver};
+use crate::record::{Bytes, RecordError, Saver};
 use crate::sys::{memory_file, number_of, seal};
 
 /// The version of the format. Another one has records that this program cannot read at all.
@@ -38,11 +38,8 @@ pub(super) fn write(records: &Records, saved: &Saver<'_>, with_bytes: bool) -> i
         // Every record that there is now is needed.
         json!({"name": name, "length": text.len(), "needed": true})
     });
-    let numbers = saved.descriptors().iter().map(|saved| match saved {
-        Saved::Descriptor(fd) => number_of(fd),
-        #[cfg(any(test, fuzzing))]
-        Saved::Simulated(_) => -1,
-    });
+    let numbers = saved.descriptors().iter();
+    let numbers = numbers.map(|saved| saved.descriptor().map_or(-1, number_of));
     let header = json!({
         "outrigger": env!("CARGO_PKG_VERSION"),
         "format": FORMAT,

@@ -20,10 +20,12 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
@@ -299,41 +301,26 @@ impl<S: Service> Server<S> {
             upgrading.end = (began, carried);
         }
         let written = self.write_state(true);
-        let state = match written {
-            Ok(state) => state,
-            Err(error) => return error,
-        };
-        let signals = match block_signals() {
-            Ok(signals) => signals,
-            Err(error) => return error,
-        };
-        let Some(upgrading) = &self.upgrading else {
-            return io::ErrorKind::Unsupported.into();
-        };
-        (upgrading.successor.before)();
-        let error = self.execute(&state);
+        let replaced = written.and_then(|state| {
+            let signals = block_signals()?;
+            if let Some(upgrading) = &self.upgrading {
+                (upgrading.successor.before)();
+            }
+            let error = self.execute(&state);
+            signals.restore()?;
+            io::Result::<Infallible>::Err(error)
+        });
         self.keep_descriptors();
-        if let Err(error) = signals.restore() {
-            log::error!("cannot unblock signals: {error}");
+        match replaced {
+            Ok(never) => match never {},
+            Err(error) => error,
         }
-        error
     }
 
     fn execute(&self, state: &File) -> io::Error {
         let Some(upgrading) = &self.upgrading else {
             return io::ErrorKind::Unsupported.into();
         };
-        let mut saver = Saver::default();
-        let _ = self.records(&mut saver);
-        let passes = saver.descriptors().iter().map(|saved| match saved {
-            Saved::Descriptor(fd) => set_passes(*fd, true),
-            #[cfg(any(test, fuzzing))]
-            Saved::Simulated(_) => Ok(()),
-        });
-        let state_passes = set_passes(std::os::fd::AsFd::as_fd(state), true);
-        if let Err(error) = passes.collect::<io::Result<()>>().and(state_passes) {
-            return error;
-        }
         let Successor {
             program, arguments, ..
         } = &upgrading.successor;
@@ -347,10 +334,8 @@ impl<S: Service> Server<S> {
     fn keep_descriptors(&self) {
         let mut saver = Saver::default();
         let _ = self.records(&mut saver);
-        for saved in saver.descriptors() {
-            if let Saved::Descriptor(fd) = saved
-                && let Err(error) = set_passes(*fd, false)
-            {
+        for fd in saver.descriptors().iter().filter_map(Saved::descriptor) {
+            if let Err(error) = set_passes(fd, false) {
                 log::error!("cannot keep a descriptor from child processes: {error}");
             }
         }
@@ -391,10 +376,17 @@ impl<S: Service> Server<S> {
         records
     }
 
-    /// Writes the state. The bytes are left out for a rehearsal.
-    fn write_state(&self, with_bytes: bool) -> io::Result<File> {
+    /// Writes the state. For a rehearsal, the bytes are left out, and no descriptor passes.
+    fn write_state(&self, passes: bool) -> io::Result<File> {
         let mut saver = Saver::default();
         let records = self.records(&mut saver);
-        file::write(&records, &saver, with_bytes)
+        let file = file::write(&records, &saver, passes)?;
+        if passes {
+            for fd in saver.descriptors().iter().filter_map(Saved::descriptor) {
+                set_passes(fd, true)?;
+            }
+            set_passes(file.as_fd(), true)?;
+        }
+        Ok(file)
     }
 }

@@ -346,10 +346,10 @@ impl Attachments {
         screen.map_or_else(KeyModes::default, |screen| screen.key_modes(&self.output))
     }
 
-    /// Lays out the whole screen, so that it can be saved.
+    /// Completes what is half done, so that it can be saved.
     pub(crate) fn make_portable(&mut self) {
         if let Some(screen) = &mut self.screen {
-            screen.lay_out(&self.output);
+            screen.make_portable(&self.output, self.resizes > 0);
         }
     }
 

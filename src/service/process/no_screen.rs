@@ -32,6 +32,10 @@ impl Follower {
         match settings.0 {}
     }
 
+    pub(crate) fn make_portable(&mut self, _: &Scrollback, _: bool) {
+        match self.0 {}
+    }
+
     pub(crate) fn save(&self) -> Value {
         match self.0 {}
     }

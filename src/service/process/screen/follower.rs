@@ -57,6 +57,10 @@ pub(crate) struct Follower {
     searched: u64,
     /// The work of laying out, in microseconds.
     work: usize,
+    /// What rebuilds the screen of the program before this one, until something is laid out.
+    prologue: Option<String>,
+    /// What [`Follower::save`] writes down.
+    saved: Option<(String, u64)>,
 }
 
 impl Follower {
@@ -69,6 +73,8 @@ impl Follower {
             history: settings.history,
             searched: 0,
             work: 0,
+            prologue: None,
+            saved: None,
         }
     }
 
@@ -79,7 +85,8 @@ impl Follower {
 
     /// The memory in bytes.
     pub(crate) fn held(&self) -> usize {
-        self.screen.held() + self.rest.capacity()
+        let prologue = self.prologue.as_ref().map_or(0, String::capacity);
+        self.screen.held() + self.rest.capacity() + prologue
     }
 
     /// The number of bytes at the end of the output that have to be kept, because they are not laid out.
@@ -113,6 +120,7 @@ impl Follower {
 
     /// Lays out the next output, up to a number of bytes.
     fn lay_out_at_most(&mut self, output: &Scrollback, most: usize) {
+        self.unfold();
         // Output that is no longer kept is skipped.
         let mut from = self.laid.max(output.start());
         let end = output.end().min(from.saturating_add(most as u64));
@@ -140,6 +148,7 @@ impl Follower {
     /// Skips plain output that has scrolled out of the screen and its history, up to a place at which the cursor is in the first
     /// column. If there is no such place, it is not looked for again before `pause` bytes have come.
     fn skip(&mut self, output: &Scrollback, pause: usize) {
+        self.unfold();
         let is_plain = self.skimmer.is_plain && self.rest.is_empty();
         let is_due = output.end() >= self.searched + pause as u64;
         if !is_plain || !is_due || !self.screen.scrolls_with_text() {
@@ -169,17 +178,25 @@ impl Follower {
         self.screen.resize(size);
     }
 
-    /// The sequences that rebuild the screen with all that is kept above it, and where the output begins that is not in it. The output
-    /// must be laid out.
-    pub(crate) fn save(&self) -> Value {
-        json!({
-            "rebuild": self.screen.rebuild(self.history),
-            "from": self.laid - self.rest.len() as u64,
-            "history": self.history,
-        })
+    /// Prepares [`Follower::save`]. `is_resized` says whether the terminal has had another size.
+    pub(crate) fn make_portable(&mut self, output: &Scrollback, is_resized: bool) {
+        let is_short = output.start() == 0 && output.end() <= PENDING_PLAIN as u64;
+        self.saved = Some(match &self.prologue {
+            // The next program can lay all output out again, if somebody asks.
+            _ if is_short && !is_resized => (String::new(), 0),
+            Some(prologue) => (prologue.clone(), self.laid),
+            None => self.rebuild(output, self.history),
+        });
     }
 
-    /// The screen that another program has saved.
+    /// The sequences that rebuild the screen, and where the output begins that is not in it.
+    pub(crate) fn save(&self) -> Value {
+        let saved = self.saved.as_ref();
+        let (rebuild, from) = saved.map_or(("", 0), |(text, at)| (text, *at));
+        json!({"rebuild": rebuild, "from": from, "history": self.history})
+    }
+
+    /// The screen that another program has saved. It is laid out when somebody asks.
     pub(crate) fn restore(
         value: Value,
         size: TerminalSize,
@@ -189,12 +206,16 @@ impl Follower {
         let history = fields.take("history", from)?;
         let mut follower = Self::new(size, ScreenSettings { history });
         follower.laid = fields.take("from", from)?;
-        let rebuild: String = fields.take("rebuild", from)?;
-        if !from.is_rehearsal() {
-            follower.screen.feed(rebuild.as_bytes());
-        }
+        follower.prologue = Some(fields.take("rebuild", from)?);
         follower.skimmer.restart(follower.laid, true);
         Ok(follower)
+    }
+
+    /// Lays out what the program before has saved.
+    fn unfold(&mut self) {
+        if let Some(prologue) = self.prologue.take() {
+            self.screen.feed(prologue.as_bytes());
+        }
     }
 
     /// The sequences that rebuild the screen with up to `above` rows above it, and the offset of the output that follows. It is the
