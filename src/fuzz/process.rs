@@ -8,6 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::record::Loader;
+use crate::record::simulated::restored;
 use crate::service::process::attach::{
     Attachments, NewReader, ReaderOutput, Replay, Role, Sharing,
 };
@@ -56,6 +58,14 @@ struct Shown {
 const SCREENS: ScreenSettings = ScreenSettings { history: 5 };
 
 impl Shown {
+    /// A snapshot cannot express everything, such as a saved cursor outside of the screen, so this one passes on, too.
+    fn pass_on(&mut self, size: TerminalSize, is_resized: bool) {
+        self.follower.make_portable(&self.output, is_resized);
+        let mut from = Loader::rehearsal(0, 0);
+        let restored = Follower::restore(self.follower.save(), size, &mut from);
+        self.follower = restored.expect("the record is valid");
+    }
+
     fn new(size: TerminalSize) -> Self {
         Self {
             output: Scrollback::new(1 << 16),
@@ -287,7 +297,7 @@ impl ReaderOutput for ReadersModel {
 }
 
 /// Applies any operations to the readers of a program: attach, output, exit, detach, takeover, congestion, pause, resize,
-/// passing time.
+/// passing time, an upgrade of the server.
 pub fn attachments(data: &[u8]) {
     let [options, plan @ ..] = data else { return };
     let sharing = match options & 0x18 {
@@ -450,6 +460,24 @@ pub fn attachments(data: &[u8]) {
                     attachments.begin_restart();
                 }
                 attachments.handle_exit(exit, &mut model);
+            }
+            (7, _) if argument > 225 && operation & 0x40 != 0 => {
+                // Streams of events end before an upgrade.
+                for client in clients {
+                    let role = model.readers.get(&client).map(|reader| reader.role);
+                    if role == Some(Role::Listener) {
+                        attachments.detach(client);
+                        model.readers.remove(&client);
+                        model.congested.remove(&client);
+                    }
+                }
+                attachments.pump_all(&mut model);
+                model.unsent = false;
+                attachments.make_portable();
+                attachments = restored(&attachments);
+                if let (Some(shown), Some(size)) = (&mut model.shown, model.size) {
+                    shown.pass_on(size, attachments.resizes() > 0);
+                }
             }
             (7, _) if argument > 240 => {
                 if std::mem::take(&mut model.waits) {

@@ -9,6 +9,8 @@
 //! So a program can read the records of one that is a little older or newer.
 
 mod basic;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod simulated;
 #[cfg(test)]
 mod tests;
 

@@ -1,22 +1,10 @@
 use std::collections::BTreeMap;
-use std::io;
 use std::time::Duration;
 
 use serde_json::json;
 
+use super::simulated::restored;
 use super::*;
-
-/// Bytes in memory.
-#[derive(Debug)]
-struct Memory(Vec<u8>);
-
-impl Bytes for Memory {
-    fn read_at(&mut self, at: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let len = buffer.len();
-        buffer.copy_from_slice(&self.0[at as usize..][..len]);
-        Ok(())
-    }
-}
 
 #[derive(Debug, PartialEq)]
 struct Inner {
@@ -56,12 +44,9 @@ fn outer() -> Outer {
 fn a_value_is_the_same_after_it_was_restored() {
     let before = outer();
     let mut to = Saver::default();
-    let record = before.save(&mut to);
+    let _ = before.save(&mut to);
     assert_eq!((to.byte_count(), to.descriptors().len()), (10, 0));
-    let memory = Memory(to.all_bytes().concat());
-    let len = memory.0.len() as u64;
-    let mut from = Loader::new(Box::new(memory), len, Vec::new());
-    let after = Outer::restore(record, &mut from).expect("a record");
+    let after = restored(&before);
     assert_eq!(
         after,
         Outer {

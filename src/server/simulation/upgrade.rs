@@ -1,26 +1,13 @@
 //! The operation "upgrade": what the loop keeps is written down, everything is dropped, and another loop continues with it.
 
-use std::io;
-
 use mio::Poll;
 use serde_json::Value;
 
 use super::World;
-use crate::record::{Bytes, Loader, Restored, Saved, Saver};
+use crate::record::simulated::Memory;
+use crate::record::{Loader, Restored, Saved, Saver};
 use crate::server::upgrade::Carried;
 use crate::server::{Server, Service};
-
-/// The bytes of the records, in memory.
-#[derive(Debug)]
-struct Memory(Vec<u8>);
-
-impl Bytes for Memory {
-    fn read_at(&mut self, at: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let len = buffer.len();
-        buffer.copy_from_slice(&self.0[at as usize..][..len]);
-        Ok(())
-    }
-}
 
 impl<S: Service + Default> World<S> {
     /// Replaces the server by one that knows only what was written down. Returns `None` if that is not possible now. The service

@@ -180,7 +180,8 @@ impl Follower {
 
     /// Prepares [`Follower::save`]. `is_resized` says whether the terminal has had another size.
     pub(crate) fn make_portable(&mut self, output: &Scrollback, is_resized: bool) {
-        let is_short = output.start() == 0 && output.end() <= PENDING_PLAIN as u64;
+        let limit = PENDING_PLAIN.min(output.capacity() / 2);
+        let is_short = output.start() == 0 && output.end() < limit as u64;
         self.saved = Some(match &self.prologue {
             // The next program can lay all output out again, if somebody asks.
             _ if is_short && !is_resized => (String::new(), 0),
