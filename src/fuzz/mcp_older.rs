@@ -24,14 +24,14 @@ const MAX_BYTES: usize = 700;
 struct Request {
     serial: u64,
     id: u64,
-    has_token: bool,
+    token: Option<&'static str>,
 }
 
 /// What a client has asked for.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Discover,
-    /// Changes of lists, and of the resources whose bits are set.
+    /// Changes of tools, if the bit after those of the resources is set, and of the resources whose bits are set.
     Listen(u8),
     /// A method and the name that it is about. The server may ask for input before it answers the first four.
     Other(&'static str, &'static str),
@@ -160,7 +160,9 @@ impl World {
     /// What holds after each step.
     fn check(&self) {
         assert!(self.bytes.used() <= MAX_BYTES, "what is kept is bounded");
-        assert_eq!(self.older.len(), self.calls.len());
+        let gathering = self.calls.values().filter(|call| call.state.is_some());
+        let want = (self.calls.len(), gathering.count());
+        assert_eq!((self.older.len(), self.older.input_count()), want);
         for (key, call) in &self.calls {
             let round = call.round.expect("it has waited");
             let is_open = self.older.reply_in(call.uuid, round).is_some();
@@ -186,7 +188,7 @@ impl World {
     }
 
     /// A request of revision 2026-07-28. All clients use the same ids and tokens.
-    fn request(&self, kind: Kind, id: u64, has_token: bool, mut params: Value) -> Value {
+    fn request(&self, kind: Kind, id: u64, token: Option<&str>, mut params: Value) -> Value {
         let method = match kind {
             Kind::Discover => "server/discover",
             Kind::Listen(bits) => {
@@ -194,7 +196,7 @@ impl World {
                 let uris = uris.filter(|(at, _)| bits & (1 << at) != 0);
                 let uris: Vec<&str> = uris.map(|(_, uri)| *uri).collect();
                 params["notifications"] =
-                    json!({"toolsListChanged": true, "resourceSubscriptions": uris});
+                    json!({"toolsListChanged": bits & 8 != 0, "resourceSubscriptions": uris});
                 "subscriptions/listen"
             }
             Kind::Other(method, name) => {
@@ -204,8 +206,8 @@ impl World {
         };
         params["_meta"] = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28",
             "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}});
-        if has_token {
-            params["_meta"]["progressToken"] = "t".into();
+        if let Some(token) = token {
+            params["_meta"]["progressToken"] = token.into();
         }
         json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
     }
@@ -215,7 +217,8 @@ impl World {
             return;
         }
         self.serial += 1;
-        let (serial, id, has_token) = (self.serial, u64::from(argument >> 6), argument & 2 == 0);
+        let (serial, id) = (self.serial, u64::from(argument >> 6));
+        let token = (argument & 2 == 0).then_some("t");
         let principal = usize::from(argument % 2);
         let uuid = Uuid::from_u128(u128::from(serial));
         let server = self.server_of(principal);
@@ -228,11 +231,7 @@ impl World {
             uuid,
             principal,
             kind,
-            open: Some(Request {
-                serial,
-                id,
-                has_token,
-            }),
+            open: Some(Request { serial, id, token }),
             round: None,
             state: None,
             asked: BTreeMap::new(),
@@ -243,7 +242,7 @@ impl World {
             is_acknowledged: false,
         };
         self.calls.insert(serial, call);
-        let text = self.request(kind, id, has_token, json!({"for": serial}));
+        let text = self.request(kind, id, token, json!({"for": serial}));
         let (text, mut out) = (text.to_string(), Vec::new());
         let envelope = Envelope::parse(&text).expect("a message");
         let principal = PRINCIPALS[principal].clone();
@@ -336,9 +335,10 @@ impl World {
             responses[key] = json!(7);
         }
         let is_malformed = malformed.is_some();
-        let (id, has_token) = (u64::from(argument >> 6), argument & 8 == 0);
+        let id = u64::from(argument >> 6);
+        let token = (argument & 8 == 0).then_some("u");
         let params = json!({"requestState": text, "inputResponses": responses});
-        let message = self.request(kind, id, has_token, params).to_string();
+        let message = self.request(kind, id, token, params).to_string();
         let envelope = Envelope::parse(&message).expect("a message");
         let sent = state(&envelope).expect("a state");
         let who = &PRINCIPALS[principal];
@@ -365,11 +365,7 @@ impl World {
         call.state = None;
         call.asked
             .retain(|question, _| !answered.contains(question));
-        call.open = Some(Request {
-            serial,
-            id,
-            has_token,
-        });
+        call.open = Some(Request { serial, id, token });
         let is_answered = std::mem::take(&mut call.is_answered);
         let mut out = Vec::new();
         let round = self
@@ -531,6 +527,7 @@ impl World {
     fn notify(&mut self, server: usize, argument: u8) {
         let uri = URIS[usize::from(argument >> 4) % URIS.len()];
         let (method, params) = match argument % 3 {
+            0 if argument > 127 => ("prompts/list_changed", json!({})),
             0 => ("tools/list_changed", json!({})),
             1 => ("resources/updated", json!({"uri": uri})),
             _ => ("message", json!({"level": "error"})),
@@ -682,7 +679,8 @@ impl World {
         match (method, call.kind) {
             ("notifications/progress", Kind::Other(..)) => {
                 assert_eq!(params["for"], *key, "the progress is its own");
-                assert!(request.has_token && params["progressToken"] == "t");
+                let token = request.token.expect("it has asked for progress");
+                assert_eq!(params["progressToken"], token);
             }
             ("notifications/subscriptions/acknowledged", Kind::Listen(_)) => {
                 assert_eq!(params["_meta"][SUBSCRIPTION], request.id);
@@ -698,6 +696,7 @@ impl World {
                     assert!(wanted.any(|(_, wanted)| uri.starts_with(wanted)));
                 } else {
                     assert_eq!(method, "notifications/tools/list_changed");
+                    assert!(bits & 8 != 0, "it has asked for it");
                 }
             }
             _ => panic!("it is for nobody, or for another call: {message}"),
@@ -762,10 +761,11 @@ impl World {
         }
         // Only clients that gather input were not told.
         assert!(self.calls.values().all(|call| call.open.is_none()));
-        assert_eq!((self.older.len(), self.bytes.used()), (0, 0));
+        let left = self.older.len() + self.older.input_count() + self.bytes.used();
+        assert_eq!(left, 0);
         for (argument, call) in self.calls.values().enumerate() {
             let params = json!({"requestState": call.state, "inputResponses": {}});
-            let text = self.request(call.kind, argument as u64, false, params);
+            let text = self.request(call.kind, argument as u64, None, params);
             let text = text.to_string();
             let envelope = Envelope::parse(&text).expect("a message");
             let sent = state(&envelope).expect("a state");

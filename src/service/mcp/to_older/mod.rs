@@ -78,6 +78,12 @@ impl<R> ToOlder<R> {
         self.calls.len()
     }
 
+    /// The number of states with which a client can continue its call.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn input_count(&self) -> usize {
+        self.inputs.len()
+    }
+
     /// The request that waits for a call. `None` while the client gathers input.
     pub(crate) fn reply(&mut self, id: Uuid) -> Option<&mut R> {
         match &mut self.calls.get_mut(&id)?.stage {
