@@ -65,25 +65,12 @@ impl Bridge {
             }
             // If the CLOSE was sent before, its time limit applies.
             Link::Open { client, .. } if self.stage == Stage::InputEnded => {
-                self.failure = self.unanswered();
+                let count = self.requests.waiting_count();
+                self.failure = unanswered(count, self.config.linger).filter(|_| self.config.json);
                 self.close(ctx, client);
             }
             Link::Open { .. } => {}
         }
-    }
-
-    /// Says how many requests the server has not answered in time, if it speaks JSON-RPC.
-    fn unanswered(&self) -> Option<String> {
-        let count = self.requests.waiting_count();
-        (self.config.json && count > 0).then(|| {
-            let time = self.config.linger;
-            let requests = if count == 1 {
-                "request was"
-            } else {
-                "requests were"
-            };
-            format!("{count} {requests} not answered within {time:?} after the end of the input")
-        })
     }
 
     /// Stops as soon as everything is written to standard output.
@@ -151,6 +138,18 @@ impl Bridge {
         self.unstable += 1;
         self.link = Link::Waiting(ctx.set_timer(delay));
     }
+}
+
+/// The failure for requests that the server has not answered in time, if there are any.
+pub(super) fn unanswered(count: usize, time: Duration) -> Option<String> {
+    let requests = match count {
+        0 => return None,
+        1 => "request was",
+        _ => "requests were",
+    };
+    Some(format!(
+        "{count} {requests} not answered within {time:?} after the end of the input"
+    ))
 }
 
 /// The failure for messages that could not be delivered, if there are any.

@@ -5,11 +5,10 @@ use std::ops::ControlFlow;
 use super::continuing::Next;
 use super::output::Output;
 use super::requests::Local;
+use super::stdin::Input;
 use super::{Bridge, Link, Stage};
 use crate::service::Problem;
-use crate::service::framing::FramingError;
-use crate::service::jsonrpc::{Envelope, IdRecovery, MessageKind, parse_error};
-use crate::service::lines::Line;
+use crate::service::jsonrpc::{Envelope, MessageKind};
 use crate::service::pipe::PipeState;
 use crate::{ClientId, Context, Message, OwnedMessage};
 
@@ -42,58 +41,20 @@ impl Bridge {
             }
     }
 
-    fn handle_line(&mut self, ctx: &mut Context, line: Line<'_>) -> ControlFlow<()> {
-        match line {
-            Line::Whole(bytes) => self.handle_message(ctx, bytes),
-            Line::TooLong(_) if self.config.json => self.skipped = Some(IdRecovery::default()),
-            Line::TooLong(_) => {
-                log::warn!("a line of standard input is over the message limit and is not sent");
-            }
-            Line::Skipped(bytes) => {
-                if let Some(skipped) = &mut self.skipped {
-                    skipped.push(bytes);
-                }
-            }
-            Line::Broken(error) => {
-                self.broken = Some(match error {
-                    FramingError::Truncated => "it ended inside a message".to_owned(),
-                    error => error.to_string(),
-                });
-            }
-            Line::SkippedEnd => {
-                if let Some(skipped) = self.skipped.take() {
-                    match self.requests.handle_long_local(skipped) {
-                        Local::Pass(text) => self.send(ctx, Message::Text(&text)),
-                        Local::Reply(text) => self.answer(ctx, &text),
-                        Local::Begin(_) | Local::Drop => {}
-                    }
-                }
-            }
+    fn handle_input(&mut self, ctx: &mut Context, input: Input<'_>) -> ControlFlow<()> {
+        match input {
+            Input::Text(text) if self.config.json => self.handle_message(ctx, text),
+            Input::Text(text) => self.send(ctx, Message::Text(text)),
+            Input::Binary(bytes) => self.send(ctx, Message::Binary(bytes)),
+            Input::Refused(answer) => self.answer(ctx, &answer),
         }
-        if self.is_held(ctx) {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
+        match self.is_held(ctx) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
         }
     }
 
-    fn handle_message(&mut self, ctx: &mut Context, bytes: &[u8]) {
-        if !self.config.json {
-            return match std::str::from_utf8(bytes) {
-                Ok(text) => self.send(ctx, Message::Text(text)),
-                Err(_) => self.send(ctx, Message::Binary(bytes)),
-            };
-        }
-        if bytes.trim_ascii().is_empty() {
-            return;
-        }
-        let text = match std::str::from_utf8(bytes) {
-            Ok(text) => text,
-            Err(error) => {
-                let why = format!("byte {}: not UTF-8", error.valid_up_to());
-                return self.answer(ctx, &parse_error(&why));
-            }
-        };
+    fn handle_message(&mut self, ctx: &mut Context, text: &str) {
         match self.requests.handle_local(text) {
             Local::Pass(text) => self.send(ctx, Message::Text(&text)),
             Local::Begin(text) => {
@@ -174,21 +135,18 @@ impl Bridge {
         let Some(mut input) = self.input.take() else {
             return;
         };
-        let state = input.read(ctx, |ctx, _, line| self.handle_line(ctx, line));
+        let state = input.read(ctx, |ctx, input| self.handle_input(ctx, input));
         if self.stage == Stage::Running && state == PipeState::Closed {
             self.stage = Stage::InputEnded;
         }
         if self.stage != Stage::Running {
             input.close(ctx);
         }
-        if let Some(error) = input.error() {
-            self.broken.get_or_insert(error.to_string());
-        }
+        let failure = input.take_failure();
         self.input = Some(input);
-        if let Some(error) = self.broken.take() {
-            let failure = format!("cannot read standard input: {error}");
-            return self.fail(ctx, &failure.clone(), Some(failure));
+        match failure {
+            Some(failure) => self.fail(ctx, &failure.clone(), Some(failure)),
+            None => self.check_end(ctx),
         }
-        self.check_end(ctx);
     }
 }

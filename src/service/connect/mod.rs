@@ -17,11 +17,11 @@ mod output;
 mod requests;
 mod restoration;
 mod sessions;
+mod stdin;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
-use std::io;
 use std::time::Duration;
 
 use self::continuing::Next;
@@ -34,14 +34,13 @@ pub(crate) use self::inquiry::{Answer, Inquiry, mcp_paths};
 use self::output::Output;
 use self::requests::Requests;
 use self::restoration::Restoration;
+use self::stdin::{Stdin, open_streams};
 use super::advice::{Problem, with_advice};
-use super::framing::Decoder;
-use super::pipe::{LineReader, PipeState};
+use super::pipe::PipeState;
 use super::silence::SilenceWatch;
 use super::{Advise, Framing};
 use crate::protocol::client::ResponseHead;
-use crate::service::jsonrpc::IdRecovery;
-use crate::sys::{NonblockingFd, drop_code};
+use crate::sys::drop_code;
 use crate::text::printable;
 use crate::{
     Cause, ClientId, CloseCode, CloseReason, Connect, ConnectError, Context, Message, OwnedMessage,
@@ -155,13 +154,8 @@ enum Stage {
 #[derive(Debug)]
 pub struct Bridge {
     config: BridgeConfig,
-    /// It stays open after its end, because it may be the same socket as the output.
-    input: Option<LineReader>,
+    input: Option<Stdin>,
     output: Option<Output>,
-    /// Why standard input cannot be divided into messages any further.
-    broken: Option<String>,
-    /// The line over the limit that is being skipped.
-    skipped: Option<IdRecovery>,
     requests: Requests,
     durable: Durable,
     /// What the next connection continues, or the present one if it is returning.
@@ -202,8 +196,6 @@ impl Bridge {
             config,
             input: None,
             output: None,
-            broken: None,
-            skipped: None,
             requests: Requests::default(),
             durable: Durable::default(),
             next: Next::Afresh,
@@ -226,16 +218,6 @@ impl Bridge {
             has_warned_of_input: false,
             failure: None,
         }
-    }
-
-    fn open_streams(&mut self, ctx: &mut Context) -> io::Result<()> {
-        let limit = ctx.config().limits.max_message;
-        let output = NonblockingFd::shared(io::stdout())?;
-        self.output = Some(Output::new(ctx, output, self.config.framing)?);
-        let input = NonblockingFd::shared(io::stdin())?;
-        let decoder = Decoder::new(self.config.framing, limit);
-        self.input = Some(LineReader::with_decoder(ctx, input, decoder)?);
-        Ok(())
     }
 
     fn connect(&mut self, ctx: &mut Context) {
@@ -283,8 +265,7 @@ impl Bridge {
         if output.write() == PipeState::Closed {
             // Nobody reads the messages any more.
             log::debug!("standard output is closed");
-            let error = output.take_error();
-            self.failure = error.map(|error| format!("cannot write to standard output: {error}"));
+            self.failure = output.take_failure();
             self.stage = Stage::Finished;
             if let Some(input) = &mut self.input {
                 input.close(ctx);
@@ -305,9 +286,15 @@ impl Bridge {
 
 impl Service for Bridge {
     fn started(&mut self, ctx: &mut Context) {
-        if let Err(error) = self.open_streams(ctx) {
-            let failure = format!("cannot use the standard streams: {error}");
-            return self.finish(ctx, Some(failure));
+        match open_streams(ctx, self.config.framing, self.config.json) {
+            Ok((input, output)) => {
+                self.input = Some(input);
+                self.output = Some(output);
+            }
+            Err(error) => {
+                let failure = format!("cannot use the standard streams: {error}");
+                return self.finish(ctx, Some(failure));
+            }
         }
         self.connect(ctx);
     }

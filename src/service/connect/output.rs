@@ -88,8 +88,9 @@ impl Output {
     }
 
     /// Why writing has failed. `None` if the reader has gone.
-    pub(super) fn take_error(&mut self) -> Option<io::Error> {
-        self.writer.take_error()
+    pub(super) fn take_failure(&mut self) -> Option<String> {
+        let error = self.writer.take_error()?;
+        Some(format!("cannot write to standard output: {error}"))
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -17,9 +17,8 @@ use super::restoration::RESTORE_ID;
 use super::sessions::Sessions;
 use crate::service::json::{Skimmer, quote};
 use crate::service::jsonrpc::{
-    Envelope, EnvelopeError, IdKey, IdRecovery, MAX_ID, MessageKind, RecoveredId, WaitingIds,
-    batch_messages, code, error, invalid_message_error, is_array, is_same, member, success,
-    with_id,
+    Envelope, EnvelopeError, IdKey, MAX_ID, MessageKind, WaitingIds, batch_messages, code, error,
+    invalid_message_error, is_array, is_same, member, success, with_id,
 };
 use crate::service::process::AttachEvent;
 
@@ -190,30 +189,6 @@ impl Requests {
                 }
                 Some(id) if !is_request(&envelope) => _ = self.local.remove(&IdKey::of(id)),
                 _ => {}
-            }
-        }
-    }
-
-    /// Handles a message of the local side that is over the limit. An answer becomes an error, so that the remote side does
-    /// not wait for it.
-    pub(super) fn handle_long_local(&mut self, skipped: IdRecovery) -> Local<'static> {
-        match skipped.finish() {
-            Some(RecoveredId::Request(id)) => {
-                let why = Some("the request is over the message limit");
-                Local::Reply(error(&id, code::INVALID, "Invalid request", why))
-            }
-            Some(RecoveredId::Response(id)) => {
-                let id = match self.answer(&id) {
-                    Answer::Stale => return Local::Drop,
-                    Answer::Renamed(original) => original.into(),
-                    Answer::Same => id,
-                };
-                let why = Some("the answer is over the message limit");
-                Local::Pass(error(&id, code::INTERNAL, "Internal error", why).into())
-            }
-            None => {
-                let why = Some("the message is over the message limit");
-                Local::Reply(error("null", code::INVALID, "Invalid request", why))
             }
         }
     }

@@ -17,6 +17,7 @@ use std::time::Duration;
 use super::exchange::{Body, Exchange, Purpose};
 use super::post::{Kind, Post, State};
 use super::session::{Session, cancelled, is_request_of_host};
+use super::stream::GetStream;
 use crate::protocol::client::HttpRequest;
 use crate::service::Problem;
 use crate::service::json::Skimmer;
@@ -42,7 +43,7 @@ const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(10);
 
 /// How long to wait before coming back to a stream that the server has ended, if it does not say.
-const RETRY: Duration = Duration::from_secs(1);
+pub(super) const RETRY: Duration = Duration::from_secs(1);
 
 /// How long a server may take to end a stream after the answer.
 const AFTER_ANSWER: Duration = Duration::from_secs(5);
@@ -72,17 +73,6 @@ pub(super) enum Action {
     Finish,
 }
 
-/// The GET stream, on which the server speaks first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Stream {
-    /// The server has none, or there is no session yet.
-    #[default]
-    Off,
-    /// It is opened at this time.
-    Waiting(Time),
-    Open(u64),
-}
-
 /// All messages under way.
 #[derive(Debug)]
 pub(super) struct Conversation {
@@ -93,12 +83,7 @@ pub(super) struct Conversation {
     ids: HashMap<IdKey, u64>,
     /// The HTTP requests under way, by their numbers.
     pub(super) exchanges: BTreeMap<u64, Exchange>,
-    pub(super) stream: Stream,
-    /// The last event of the GET stream.
-    pub(super) stream_id: Option<String>,
-    pub(super) stream_retry: Option<Duration>,
-    /// How often the GET stream has ended at once.
-    pub(super) stream_failures: u32,
+    pub(super) stream: GetStream,
     /// When the present session began.
     pub(super) session_since: Time,
     actions: VecDeque<Action>,
@@ -127,10 +112,7 @@ impl Conversation {
             posts: BTreeMap::new(),
             ids: HashMap::new(),
             exchanges: BTreeMap::new(),
-            stream: Stream::Off,
-            stream_id: None,
-            stream_retry: None,
-            stream_failures: 0,
+            stream: GetStream::default(),
             session_since: Time::default(),
             actions: VecDeque::new(),
             last_post: FIRST_OF_HOST,
@@ -275,13 +257,9 @@ impl Conversation {
             State::Waiting(until) => Some(until),
             State::Queued | State::Sent(_) => None,
         });
-        let stream = match self.stream {
-            Stream::Waiting(until) => Some(until),
-            Stream::Off | Stream::Open(_) => None,
-        };
         let answered = self.exchanges.values().filter_map(|one| one.answered);
         let answered = answered.map(|at| at + AFTER_ANSWER);
-        posts.chain(stream).chain(answered).min()
+        posts.chain(self.stream.due()).chain(answered).min()
     }
 
     pub(super) fn handle_time(&mut self, now: Time) {
@@ -320,15 +298,14 @@ impl Conversation {
                 break;
             }
         }
-        match self.stream {
-            Stream::Waiting(until) if until <= now && !is_restoring => self.open_stream(now),
-            _ => {}
+        if !is_restoring && self.stream.due().is_some_and(|due| due <= now) {
+            self.open_stream(now);
         }
     }
 
     /// Sends a message, or fetches the rest of its answer. Returns false if there are too many HTTP requests.
     fn send(&mut self, now: Time, serial: u64) -> bool {
-        let active = self.exchanges.len() - usize::from(matches!(self.stream, Stream::Open(_)));
+        let active = self.exchanges.len() - usize::from(self.stream.is_open());
         if active >= MAX_EXCHANGES {
             return false;
         }
@@ -361,10 +338,10 @@ impl Conversation {
     fn open_stream(&mut self, now: Time) {
         self.last_exchange += 1;
         let number = self.last_exchange;
-        let request = resume_request(&self.session, self.stream_id.as_deref());
+        let request = resume_request(&self.session, self.stream.last_id());
         self.exchanges
             .insert(number, Exchange::new(Purpose::Stream, now));
-        self.stream = Stream::Open(number);
+        self.stream.open(number);
         self.act(Action::Send(number, request));
     }
 
@@ -379,7 +356,7 @@ impl Conversation {
         }
         self.posts.clear();
         self.ids.clear();
-        self.stream = Stream::Off;
+        self.stream.turn_off();
         if !self.session.has_id() {
             return self.act(Action::Finish);
         }
@@ -575,18 +552,9 @@ impl Conversation {
         if let Some(post) = self.remove(serial)
             && post.method == "notifications/initialized"
             && post.is_in_session()
-            && self.stream == Stream::Off
         {
-            self.stream = Stream::Waiting(now);
+            self.stream.begin(now);
         }
-    }
-
-    /// The GET stream has ended. `wait` is the least time before the next one.
-    pub(super) fn handle_stream_end(&mut self, now: Time) {
-        let wait = self.stream_retry.unwrap_or(RETRY);
-        let wait = wait.max(delay(self.stream_failures));
-        self.stream_failures = (self.stream_failures + 1).min(MAX_REPEATS);
-        self.stream = Stream::Waiting(now + wait);
     }
 
     /// The body of the response to a message.
@@ -608,6 +576,6 @@ fn resume_request(session: &Session, last_id: Option<&str>) -> HttpRequest {
 }
 
 /// The delay after this many failures.
-fn delay(failures: u32) -> Duration {
+pub(super) fn delay(failures: u32) -> Duration {
     (FIRST_DELAY * 2u32.pow(failures.min(10))).min(LONGEST_DELAY)
 }

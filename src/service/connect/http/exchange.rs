@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::conversation::Action;
-use super::conversation::{Conversation, Stream};
+use super::conversation::Conversation;
 use super::post::{Post, State, shown};
 use crate::protocol::client::{EventParser, ResponseHead};
 use crate::service::Problem;
@@ -122,7 +122,7 @@ impl Conversation {
         let is_stream = matches!(exchange.body, Body::Events(_));
         let Some(serial) = purpose.serial() else {
             if purpose == Purpose::Stream && is_success && !is_stream {
-                self.stream = Stream::Off;
+                self.stream.turn_off();
             }
             return;
         };
@@ -181,13 +181,7 @@ impl Conversation {
                         post.retry = retry.or(post.retry);
                     }
                 }
-                Purpose::Stream => {
-                    if last_id.is_some() && self.stream_id != last_id {
-                        self.stream_id = last_id;
-                        self.stream_failures = 0;
-                    }
-                    self.stream_retry = retry.or(self.stream_retry);
-                }
+                Purpose::Stream => self.stream.note(last_id, retry),
                 Purpose::Goodbye => {}
             }
             match next {
@@ -220,7 +214,7 @@ impl Conversation {
             }
             None => {
                 log::warn!("a message of the server is over the message limit and is lost");
-                self.handle_stream_end(now);
+                self.stream.handle_end(now);
             }
         }
     }
@@ -235,7 +229,7 @@ impl Conversation {
                         post.repeats = 0;
                     }
                 }
-                None => self.stream_failures = 0,
+                None => self.stream.forget_failures(),
             }
         }
         Some(exchange)
@@ -249,8 +243,8 @@ impl Conversation {
         match (purpose, body) {
             (Purpose::Goodbye, _) => return self.act(Action::Finish),
             (Purpose::Stream, Body::Refusal(refusal)) => self.handle_stream_refusal(now, &refusal),
-            (Purpose::Stream, _) if self.stream == Stream::Off => {}
-            (Purpose::Stream, _) => self.handle_stream_end(now),
+            (Purpose::Stream, _) if self.stream.is_off() => {}
+            (Purpose::Stream, _) => self.stream.handle_end(now),
             (Purpose::Post(serial) | Purpose::Rest(serial), body) => match body {
                 Body::Refusal(refusal) => self.handle_refusal(now, purpose, serial, &refusal),
                 Body::Json(text) => {
@@ -285,7 +279,7 @@ impl Conversation {
         };
         match purpose {
             Purpose::Goodbye => return self.act(Action::Finish),
-            Purpose::Stream => self.handle_stream_end(now),
+            Purpose::Stream => self.stream.handle_end(now),
             Purpose::Post(serial) | Purpose::Rest(serial) if was_sent => {
                 self.handle_cut(now, serial, why)
             }
@@ -386,13 +380,13 @@ impl Conversation {
     }
 
     fn handle_stream_refusal(&mut self, now: Time, refusal: &Refusal) {
-        self.stream = Stream::Off;
+        self.stream.turn_off();
         if refusal.status == 429 || refusal.status >= 500 {
-            return self.handle_stream_end(now);
+            return self.stream.handle_end(now);
         }
-        if refusal.status == 400 && self.stream_id.take().is_some() && !refusal.names_session() {
+        if refusal.status == 400 && self.stream.lose_events() && !refusal.names_session() {
             // The events are gone, but not the session.
-            return self.handle_stream_end(now);
+            return self.stream.handle_end(now);
         }
         let is_young = now.since(self.session_since) < YOUNG;
         if self.session.has_id() && refusal.is_of_session() && !is_young {

@@ -9,26 +9,25 @@ mod exchange;
 mod post;
 mod restoring;
 mod session;
+mod stream;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
-use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use self::conversation::{Action, Conversation};
 pub(super) use self::post::shown;
+use super::ending::unanswered;
 use super::output::Output;
+use super::stdin::{Input, Stdin, open_streams};
 use crate::protocol::client::HttpRequest;
 use crate::service::advice::{Problem, with_advice};
-use crate::service::framing::{Decoder, FramingError};
-use crate::service::jsonrpc::{IdRecovery, RecoveredId, code, error, parse_error};
-use crate::service::lines::Line;
-use crate::service::pipe::{LineReader, PipeState};
+use crate::service::pipe::PipeState;
 use crate::service::{Advise, Framing};
-use crate::sys::{NonblockingFd, drop_code};
+use crate::sys::drop_code;
 use crate::{
     ClientId, CloseCode, Connect, ConnectError, Context, Readiness, ResponseEvent, Service,
     SourceId, Time, TimerId,
@@ -69,11 +68,8 @@ enum Stage {
 pub(crate) struct HttpBridge {
     config: HttpBridgeConfig,
     connect: Arc<Connect>,
-    input: Option<LineReader>,
+    input: Option<Stdin>,
     output: Option<Output>,
-    /// The line over the limit that is being skipped.
-    skipped: Option<IdRecovery>,
-    broken: Option<String>,
     conversation: Conversation,
     /// The numbers of the HTTP requests under way, by their connections.
     numbers: HashMap<ClientId, u64>,
@@ -97,8 +93,6 @@ impl HttpBridge {
             config,
             input: None,
             output: None,
-            skipped: None,
-            broken: None,
             conversation: Conversation::new(target, max_message),
             numbers: HashMap::new(),
             idle: Vec::new(),
@@ -111,16 +105,6 @@ impl HttpBridge {
         }
     }
 
-    fn open_streams(&mut self, ctx: &mut Context) -> io::Result<()> {
-        let limit = ctx.config().limits.max_message;
-        let output = NonblockingFd::shared(io::stdout())?;
-        self.output = Some(Output::new(ctx, output, self.config.framing)?);
-        let input = NonblockingFd::shared(io::stdin())?;
-        let decoder = Decoder::new(self.config.framing, limit);
-        self.input = Some(LineReader::with_decoder(ctx, input, decoder)?);
-        Ok(())
-    }
-
     // Standard input.
 
     fn is_input_held(&self) -> bool {
@@ -130,54 +114,17 @@ impl HttpBridge {
             || self.conversation.held() > self.config.buffer / 2
     }
 
-    fn handle_line(&mut self, ctx: &mut Context, line: Line<'_>) -> ControlFlow<()> {
-        match line {
-            Line::Whole(bytes) if bytes.trim_ascii().is_empty() => {}
-            Line::Whole(bytes) => match std::str::from_utf8(bytes) {
-                Ok(text) => self.conversation.handle_local(ctx.now(), text),
-                Err(error) => {
-                    let why = format!("byte {}: not UTF-8", error.valid_up_to());
-                    self.conversation.refuse(parse_error(&why));
-                }
-            },
-            Line::TooLong(_) => self.skipped = Some(IdRecovery::default()),
-            Line::Skipped(bytes) => {
-                if let Some(skipped) = &mut self.skipped {
-                    skipped.push(bytes);
-                }
-            }
-            Line::SkippedEnd => self.handle_long(ctx),
-            Line::Broken(error) => {
-                self.broken = Some(match error {
-                    FramingError::Truncated => "it ended inside a message".to_owned(),
-                    error => error.to_string(),
-                });
-            }
+    fn handle_input(&mut self, ctx: &mut Context, input: Input<'_>) -> ControlFlow<()> {
+        match input {
+            Input::Text(text) => self.conversation.handle_local(ctx.now(), text),
+            Input::Refused(answer) => self.conversation.refuse(answer),
+            // Messages are JSON.
+            Input::Binary(_) => {}
         }
         self.act(ctx);
-        if self.is_input_held() {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
-    }
-
-    /// Handles a message over the limit.
-    fn handle_long(&mut self, ctx: &Context) {
-        let why = "the message is over the message limit";
-        match self.skipped.take().and_then(IdRecovery::finish) {
-            Some(RecoveredId::Response(id)) => {
-                let text = error(&id, code::INTERNAL, "Internal error", Some(why));
-                self.conversation.handle_local(ctx.now(), &text);
-            }
-            Some(RecoveredId::Request(id)) => {
-                let text = error(&id, code::INVALID, "Invalid request", Some(why));
-                self.conversation.refuse(text);
-            }
-            None => {
-                let text = error("null", code::INVALID, "Invalid request", Some(why));
-                self.conversation.refuse(text);
-            }
+        match self.is_input_held() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
         }
     }
 
@@ -185,19 +132,17 @@ impl HttpBridge {
         let Some(mut input) = self.input.take() else {
             return;
         };
-        let state = input.read(ctx, |ctx, _, line| self.handle_line(ctx, line));
+        let state = input.read(ctx, |ctx, input| self.handle_input(ctx, input));
         if self.stage == Stage::Running && state == PipeState::Closed {
             self.stage = Stage::InputEnded;
         }
         if self.stage != Stage::Running {
             input.close(ctx);
         }
-        if let Some(error) = input.error() {
-            self.broken.get_or_insert(error.to_string());
-        }
+        let failure = input.take_failure();
         self.input = Some(input);
-        if let Some(error) = self.broken.take() {
-            self.failure = Some(format!("cannot read standard input: {error}"));
+        if failure.is_some() {
+            self.failure = failure;
             self.stage = Stage::InputEnded;
         }
         self.act(ctx);
@@ -220,8 +165,7 @@ impl HttpBridge {
         };
         if output.write() == PipeState::Closed {
             // Nobody reads the messages any more.
-            let error = output.take_error();
-            self.failure = error.map(|error| format!("cannot write to standard output: {error}"));
+            self.failure = output.take_failure();
             if let Some(input) = &mut self.input {
                 input.close(ctx);
             }
@@ -382,9 +326,15 @@ impl HttpBridge {
 
 impl Service for HttpBridge {
     fn started(&mut self, ctx: &mut Context) {
-        if let Err(error) = self.open_streams(ctx) {
-            self.failure = Some(format!("cannot use the standard streams: {error}"));
-            self.finish(ctx);
+        match open_streams(ctx, self.config.framing, true) {
+            Ok((input, output)) => {
+                self.input = Some(input);
+                self.output = Some(output);
+            }
+            Err(error) => {
+                self.failure = Some(format!("cannot use the standard streams: {error}"));
+                self.finish(ctx);
+            }
         }
     }
 
@@ -474,12 +424,8 @@ impl Service for HttpBridge {
             self.act(ctx);
         } else if self.linger == Some(timer) {
             let count = self.conversation.unanswered();
-            if count > 0 && self.failure.is_none() {
-                let time = self.config.linger;
-                self.failure = Some(format!(
-                    "{count} requests were not answered within {time:?} after the end of the input"
-                ));
-            }
+            let failure = self.failure.take();
+            self.failure = failure.or_else(|| unanswered(count, self.config.linger));
             self.leave(ctx);
         }
     }

@@ -1,7 +1,7 @@
 //! How a session that the server has forgotten begins again: with the host's `initialize`, log level and subscriptions, before any other
 //! message. Without I/O.
 
-use super::conversation::{Action, Conversation, FIRST_OF_HOST, Stream};
+use super::conversation::{Action, Conversation, FIRST_OF_HOST};
 use super::post::{Kind, Post, State, shown};
 use crate::Time;
 use crate::service::jsonrpc::{Envelope, code, error};
@@ -14,11 +14,9 @@ impl Conversation {
         }
         log::info!("the server has forgotten the session, and a new one begins");
         self.session.lose();
-        if let Stream::Open(number) = self.stream {
+        if let Some(number) = self.stream.lose() {
             self.drop_exchange(number);
         }
-        self.stream = Stream::Off;
-        self.stream_id = None;
         let own: Vec<u64> = self
             .posts
             .range(..FIRST_OF_HOST)

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::value;
 use crate::random::Random;
 use crate::service::connect::requests::{Local, MAX_WAITING, Remote, Requests};
-use crate::service::jsonrpc::{IdKey, IdRecovery};
+use crate::service::jsonrpc::IdKey;
 
 fn request(id: &Value, method: &str) -> String {
     json!({"jsonrpc": "2.0", "id": id, "method": method}).to_string()
@@ -84,27 +84,6 @@ fn a_cancelled_request_waits_only_where_it_still_gets_an_answer() {
         r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"a"}}"#;
     assert_eq!(passed(requests.handle_local(cancel)), cancel);
     assert!(!requests.has_waiting());
-}
-
-#[test]
-fn a_long_line_is_refused_or_answered_in_its_place() {
-    let long = |text: &str| {
-        let mut skipped = IdRecovery::default();
-        skipped.push(text.as_bytes());
-        skipped
-    };
-    let mut requests = Requests::default();
-    let Local::Reply(refused) = requests.handle_long_local(long(r#"{"id":7,"method":"x"}"#)) else {
-        panic!("it is refused");
-    };
-    assert_eq!(failure(&refused), (json!(7), -32600));
-    requests.handle_remote(&request(&json!(8), "fs/read"));
-    let failed = passed(requests.handle_long_local(long(r#"{"id":8,"result":"long"}"#)));
-    assert_eq!(failure(&failed), (json!(8), -32603));
-    let Local::Reply(refused) = requests.handle_long_local(long("[1,2]")) else {
-        panic!("it is refused");
-    };
-    assert_eq!(failure(&refused), (Value::Null, -32600));
 }
 
 #[test]
