@@ -14,30 +14,16 @@ import { promisify } from "node:util";
 
 import { check, finish } from "./checks.mjs";
 import { HERE, NODE22, TOOLS, load, module_file } from "./packages.mjs";
-import { outrigger, program } from "./server.mjs";
+import { everything_over_http, free_port, outrigger, pause, program } from "./server.mjs";
 import { sessions } from "./sessions.mjs";
 
 const MODE = process.argv[2] ?? "outrigger";
 const PYTHON = process.env.PYTHON ?? path.join(TOOLS, "mcp/bin/python");
 const EVERYTHING = module_file("@modelcontextprotocol/server-everything/dist/index.js");
 const folder = mkdtempSync(path.join(os.tmpdir(), "mcp-interop-"));
-const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-async function free_port() {
-  const server = net.createServer().listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address();
-  server.close();
-  await once(server, "close");
-  return port;
-}
-
-const everything = async () => {
-  if (MODE === "outrigger") return outrigger([process.execPath, EVERYTHING, "stdio"]);
-  const PORT = await free_port();
-  const url = (line) => line.includes("listening") && `http://127.0.0.1:${PORT}/mcp`;
-  return program(process.execPath, [EVERYTHING, "streamableHttp"], { env: { ...process.env, PORT }, from: "stderr", url });
-};
+const everything = async () =>
+  MODE === "outrigger" ? outrigger([process.execPath, EVERYTHING, "stdio"]) : everything_over_http(await free_port());
 const conformance = () => {
   const command = [process.execPath, path.join(HERE, "conformance_server.mjs")];
   return MODE === "outrigger" ? outrigger(command) : program(command[0], [command[1], "--http", 0]);

@@ -7,6 +7,7 @@ import { randomUUID } from "node:crypto";
 import http from "node:http";
 
 import { load } from "./packages.mjs";
+import { pause } from "./server.mjs";
 
 const { Server } = await load("@modelcontextprotocol/sdk/server/index.js");
 const schema = await load("@modelcontextprotocol/sdk/types.js");
@@ -14,7 +15,6 @@ const schema = await load("@modelcontextprotocol/sdk/types.js");
 const PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==";
 const WAV = Buffer.from("RIFF\x26\0\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0\x40\x1f\0\0\x80\x3e\0\0\x02\0\x10\0data\x02\0\0\0\0\0", "latin1").toString("base64");
 
-const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const text = (text) => ({ type: "text", text });
 const image = { type: "image", data: PNG, mimeType: "image/png" };
 const audio = { type: "audio", data: WAV, mimeType: "audio/wav" };

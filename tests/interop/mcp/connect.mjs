@@ -10,31 +10,17 @@ import net from "node:net";
 
 import { check, finish } from "./checks.mjs";
 import { load, module_file } from "./packages.mjs";
-import { program } from "./server.mjs";
+import { everything_over_http, free_port, pause, program } from "./server.mjs";
 
 const [CUTS, RESTARTS] = [process.argv[2] ?? 20, process.argv[3] ?? 2].map(Number);
 const OUTRIGGER = process.env.OUTRIGGER ?? "outrigger";
 const EVERYTHING = module_file("@modelcontextprotocol/server-everything/dist/index.js");
-const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-
-async function free_port() {
-  const server = net.createServer().listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address();
-  server.close();
-  await once(server, "close");
-  return port;
-}
 
 /** server-everything on a port: behind `outrigger mcp`, or over its own transport. */
 function everything(kind, port) {
-  const url = `http://127.0.0.1:${port}/mcp`;
-  if (kind === "outrigger") {
-    const args = ["mcp", "--listen", `127.0.0.1:${port}`, "--no-auth", "--log", "error", "--", process.execPath, EVERYTHING, "stdio"];
-    return program(OUTRIGGER, args);
-  }
-  const from = { from: "stderr", url: (line) => line.includes("listening") && url };
-  return program(process.execPath, [EVERYTHING, "streamableHttp"], { env: { ...process.env, PORT: port }, ...from });
+  if (kind === "own") return everything_over_http(port);
+  const args = ["mcp", "--listen", `127.0.0.1:${port}`, "--no-auth", "--log", "error", "--", process.execPath, EVERYTHING, "stdio"];
+  return program(OUTRIGGER, args);
 }
 
 /** A proxy that can cut all connections. */

@@ -11,7 +11,7 @@ import path from "node:path";
 
 import { check, failures, finish } from "./checks.mjs";
 import { HERE, TOOLS, load } from "./packages.mjs";
-import { program } from "./server.mjs";
+import { pause, program } from "./server.mjs";
 
 const QUICK = process.argv.includes("--quick");
 const WRITE = process.argv.includes("--write");
@@ -22,7 +22,6 @@ const token_file = path.join(folder, "tokens");
 const TOKEN = "0123456789abcdef0123456789abcdef";
 writeFileSync(token_file, `ada all ${TOKEN}\n`, { mode: 0o600 });
 const requestInit = { headers: { Authorization: `Bearer ${TOKEN}` } };
-const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const until = async (test) => {
   while (!(await test())) await pause(20);
 };

@@ -1,7 +1,29 @@
 // Servers as child processes of a test.
 import { spawn } from "node:child_process";
 import { once } from "node:events";
+import net from "node:net";
 import readline from "node:readline";
+
+import { module_file } from "./packages.mjs";
+
+export const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+/** A port that is free now. */
+export async function free_port() {
+  const server = net.createServer().listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address();
+  server.close();
+  await once(server, "close");
+  return port;
+}
+
+/** Starts server-everything over its own HTTP transport, on a port. */
+export function everything_over_http(port) {
+  const url = (line) => line.includes("listening") && `http://127.0.0.1:${port}/mcp`;
+  const script = module_file("@modelcontextprotocol/server-everything/dist/index.js");
+  return program(process.execPath, [script, "streamableHttp"], { env: { ...process.env, PORT: port }, from: "stderr", url });
+}
 
 /** Starts a program that prints its URL. `url` is that URL. `stop` sends SIGTERM and returns the exit code. */
 export async function program(command, args, options = {}) {
