@@ -163,14 +163,14 @@ def post(connection, fields, message, path="/mcp"):
     return connection.head()
 
 
-def ask(connection, method, params=None, **more):
+def ask(connection, method, params=None, path="/mcp", **more):
     """Sends a request of revision 2026-07-28. Returns the status and all messages."""
-    status = post(connection, *stateless(method, params, **more))
+    status = post(connection, *stateless(method, params, **more), path)
     return status, list(connection.messages())
 
 
-def tool(connection, name, id=1, token=None, extra=None, **arguments):
-    return ask(connection, "tools/call", {"name": name, "arguments": arguments}, id=id, token=token, **(extra or {}))
+def tool(connection, name, id=1, token=None, extra=None, path="/mcp", **arguments):
+    return ask(connection, "tools/call", {"name": name, "arguments": arguments}, path, id=id, token=token, **(extra or {}))
 
 
 def text_of(message):
@@ -180,8 +180,8 @@ def text_of(message):
 class Session:
     """A session of revision 2025-11-25, or of another one."""
 
-    def __init__(self, port, fields=(), source="127.0.0.1", version=VERSION):
-        self.port, self.source = port, source
+    def __init__(self, port, fields=(), source="127.0.0.1", version=VERSION, path="/mcp"):
+        self.port, self.source, self.path = port, source, path
         self.connection = Connection(port, source)
         self.fields = {"Content-Type": "application/json", "Accept": BOTH, **dict(fields)}
         params = {"protocolVersion": version, "capabilities": {"sampling": {}}, "clientInfo": {"name": "stress", "version": "1"}}
@@ -194,13 +194,13 @@ class Session:
 
     def send(self, message):
         """Sends a message that gets no response, and returns the status."""
-        status = post(self.connection, self.fields, message)
+        status = post(self.connection, self.fields, message, self.path)
         self.rest = self.connection.body()
         return status
 
     def ask(self, method, params=None, id=1, connection=None):
         connection = connection or self.connection
-        status = post(connection, self.fields, {"jsonrpc": "2.0", "id": id, "method": method, "params": params or {}})
+        status = post(connection, self.fields, {"jsonrpc": "2.0", "id": id, "method": method, "params": params or {}}, self.path)
         return status, list(connection.messages())
 
     def tool(self, name, id=1, token=None, connection=None, **arguments):
@@ -213,18 +213,18 @@ class Session:
         """Starts a call on a connection of its own and returns it, with its head read."""
         connection = Connection(self.port, self.source)
         params = {"name": name, "arguments": arguments, **({} if token is None else {"_meta": {"progressToken": token}})}
-        assert post(connection, self.fields, {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}) == 200
+        assert post(connection, self.fields, {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}, self.path) == 200
         return connection
 
     def get(self, last=None, **extra):
         """Opens a stream. Returns the connection and the status."""
         connection = Connection(self.port, self.source)
         fields = {**self.fields, "Accept": "text/event-stream", **({"Last-Event-ID": last} if last else {}), **extra}
-        connection.send("GET", "/mcp", fields)
+        connection.send("GET", self.path, fields)
         return connection, connection.head()
 
     def delete(self):
-        self.connection.send("DELETE", "/mcp", self.fields)
+        self.connection.send("DELETE", self.path, self.fields)
         status = self.connection.head()
         self.connection.body()
         return status

@@ -33,8 +33,9 @@ import time
 import zlib
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../common"))
+import mcp_http
 from peers import (
-    AUTHORIZATION, KIB, LIBC, MIB, PATIENCE, TOKENS, Server, Worker, bearer, children_of, client_count, connect, descriptors_for,
+    AUTHORIZATION, KIB, LIBC, MIB, PATIENCE, TOKEN, TOKENS, Server, Worker, bearer, children_of, client_count, connect, descriptors_for,
     end_left_processes, frame, get, open_client, open_clients, post, prepare, read_fragment, read_frame, read_head, results,
     upgrade,
 )
@@ -1327,6 +1328,95 @@ def agent_not_reading(run):
     worker.hear()
 
 
+# A server of an older revision. Each call of `echo` is answered after answers and progress that belong to nobody, questions without
+# end and changes, and then once more. After 100 calls that it does not answer, it exits.
+HOSTILE = """
+import json, os, sys
+waiting = 0
+def send(**message): print(json.dumps({"jsonrpc": "2.0", **message}))
+for line in sys.stdin:
+    message = json.loads(line)
+    id, method = message.get("id"), message.get("method")
+    if id is None or method is None:
+        continue
+    if method == "initialize":
+        send(id=id, result={"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "x", "version": "1"}})
+    elif method != "tools/call":
+        send(id=id, error={"code": -32601, "message": "Method not found"})
+    elif message["params"]["name"] == "wait":
+        waiting += 1
+        if waiting == 100:
+            os._exit(3)
+    else:
+        for foreign in 10**9, "t", -1, None, [id]:
+            send(id=foreign, result={"content": [{"type": "text", "text": "foreign"}]})
+            send(method="notifications/progress", params={"progressToken": foreign, "progress": 1, "message": "foreign"})
+            send(method="notifications/cancelled", params={"requestId": foreign})
+        for number in range(300):
+            send(id=number, method="sampling/createMessage", params={"messages": [], "maxTokens": 1, "x": "x" * 100})
+            send(method="notifications/message", params={"level": "info", "data": "foreign"})
+            send(method="notifications/tools/list_changed")
+        for _ in range(2):
+            send(id=id, result={"content": [{"type": "text", "text": message["params"]["arguments"]["what"]}]})
+    sys.stdout.flush()
+"""
+
+
+def use_hostile(pipe, port, number, seconds):
+    """Calls the hostile server as both generations of clients. Returns the number of calls, which all got an answer of their own."""
+    authorization = {"Authorization": f"Bearer {TOKEN}"}
+    done, deadline = 0, time.monotonic() + seconds
+
+    def own(messages, what):
+        assert "foreign" not in json.dumps(messages), messages
+        last = messages[-1]
+        assert last["id"] == 1, last
+        if "error" in last:
+            assert last["error"]["message"] in ("MCP server exited", "Too many waiting requests"), last
+        elif last["result"].get("resultType") != "input_required":
+            assert mcp_http.text_of(last) == what, (last, what)
+
+    while time.monotonic() < deadline:
+        session = mcp_http.Session(port, authorization)
+        for tool in ["echo"] * 4 + ["wait"]:
+            what = f"{number}/{done}"
+            done += 1
+            call = {"name": tool, "arguments": {"what": what}}
+            with mcp_http.Connection(port) as connection:
+                if done % 2:
+                    fields, message = mcp_http.stateless("tools/call", call, token="t", **authorization)
+                    capabilities = {"sampling": {}} if done % 4 == 1 else {}
+                    message["params"]["_meta"][mcp_http.PREFIX + "clientCapabilities"] = capabilities
+                else:
+                    fields, message = session.fields, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+                connection.send("POST", "/mcp", fields, json.dumps(message).encode())
+                # The client leaves a call that waits, unless the server exits because of it.
+                if tool == "echo" and connection.head() == 200:
+                    own(list(connection.messages()), what)
+        session.delete()
+        session.connection.socket.close()
+    return done
+
+
+def hostile_mcp(run):
+    """an MCP server of an older revision, behind a shared process and translation, that says what belongs to nobody"""
+    route = {"command": [PYTHON, "-c", HOSTILE], "share": "principal", "input-timeout": "1s"}
+    port = run.serve({"/mcp": {"mcp": route}})
+    run.allowed = allowed(17, held=16 * (TURN_BYTES + MAX_HEAD) + 4 * MIB, programs=8 * MIB)
+    workers = [Worker(use_hostile, port, number, 4) for number in range(8)]
+    run.begin()
+    run.note(f"{sum(results(workers))} calls")
+
+    def left():
+        with mcp_http.Connection(port) as connection:
+            connection.send("GET", "/status", {"Authorization": f"Bearer {TOKEN}"})
+            connection.head()
+            status = json.loads(connection.body())
+        return status["pending_requests"] + status["kept_bytes"] + status["routes"]["/mcp"]["sessions"]
+
+    run.wait_for("nothing of the calls is kept", lambda: left() == 0)
+
+
 CROWDS = [
     fragments, empty_pings, empty_messages, deflated, unread_status, long_echoes, unended_messages, hoarded_output,
 ]
@@ -1336,6 +1426,7 @@ ATTACKS = [
     *(variant for attack in CROWDS + COSTLY for variant in scaled(attack)),
     watched_prompt,
     agent_not_reading,
+    hostile_mcp,
     viewers,
     status_pipelining,
     readyz_pipelining,

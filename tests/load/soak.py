@@ -9,7 +9,8 @@ The load of each server:
   through the proxy of tests/load/cuts.py, which cuts their connections at random bytes. Each checks every message that it gets.
 - Other clients end in every way: CLOSE, FIN, RST, a protocol error, no answer to a PING, an operator, a program that exits or is
   killed, a handshake that is not completed, and a resumable client that does not come back.
-- Callers of an MCP server complete and abandon calls and sessions.
+- Callers of two MCP servers complete and abandon calls and sessions. One server knows only older revisions: its calls are translated, and
+  its sessions share a process, which is stopped when it is idle.
 - The agent is killed before each stop of the load.
 
 The load stops after each tenth of the run, until all clients have left. In a run of less than 3 minutes, it stops after 18 seconds, which
@@ -177,6 +178,7 @@ class Load:
             "/exits": {"pipe": {"command": ["sh", "-c", "read line; exit 3"]}},
             "/killed": {"pipe": {"command": ["sh", "-c", "read line; kill -9 $$"]}},
             "/mcp": {"mcp": {"command": mcp_http.SERVER, "restart-limit": "1000/60s"}},
+            "/older": {"mcp": {"command": [*mcp_http.SERVER, "sessions"], "share": "all", "process-idle": "2s", "input-timeout": "1s"}},
         }
         options = ["--log", "info", "--ping-interval", "1s", "--ping-timeout", "10s", "--handshake-timeout", "10s"]
         options += ["--close-timeout", "1s", "--resume-grace", f"{GRACE}s"]
@@ -205,7 +207,8 @@ class Load:
                 group.create_task(self.end_clients(number))
             if not self.server.tls:
                 for number in range(2):
-                    group.create_task(asyncio.to_thread(self.call_mcp, number))
+                    for path in "/mcp", "/older":
+                        group.create_task(asyncio.to_thread(self.call_mcp, number, path))
             group.create_task(self.kill_the_agent())
             if self.broken in ("memory", "client", "descriptor", "process"):
                 group.create_task(self.leave())
@@ -375,20 +378,20 @@ class Load:
         await asyncio.wait_for(link.connect(), PATIENCE)
         link.lose()
 
-    def call_mcp(self, number):
+    def call_mcp(self, number, path):
         count = 0
         while self.goes_on():
             with mcp_http.Connection(self.server.port) as connection:
                 for _ in range(50):
                     what = f"{number}/{count}"
                     count += 1
-                    status, messages = mcp_http.tool(connection, "echo", 1, "t", what=what, steps=2)
+                    status, messages = mcp_http.tool(connection, "echo", 1, "t", path=path, what=what, steps=2)
                     assert status == 200 and len(messages) == 3 and mcp_http.text_of(messages[-1]) == what, (status, messages)
                 fields, message = mcp_http.stateless("tools/call", {"name": "wait", "arguments": {}}, id=1, token="t")
-                connection.send("POST", "/mcp", fields, json.dumps(message).encode())
+                connection.send("POST", path, fields, json.dumps(message).encode())
                 connection.head()
                 connection.reset()
-            session = mcp_http.Session(self.server.port)
+            session = mcp_http.Session(self.server.port, path=path)
             status, messages = session.tool("echo", what=str(count))
             assert status == 200 and mcp_http.text_of(messages[-1]) == str(count), (status, messages)
             assert session.delete() in (200, 202, 204)
@@ -411,7 +414,7 @@ class Load:
         while True:
             status = self.server.status()
             busy = {name: status[name] for name in ("client_count", "detached", "pending_requests", "kept_bytes")}
-            busy["MCP sessions"] = status["routes"]["/mcp"]["sessions"]
+            busy["MCP sessions"] = sum(status["routes"][path]["sessions"] for path in ("/mcp", "/older"))
             busy["bytes of histories"] = status["routes"]["/acp"]["history_bytes"]
             # Sessions of the agent stay until it ends.
             held, children = self.held(), self.server.children()
