@@ -55,6 +55,10 @@ impl Record for Stream {
             },
         }
     }
+
+    fn absent() -> Option<Self> {
+        Some(Self::Closed)
+    }
 }
 
 /// Details of the last read over TLS.

@@ -18,13 +18,16 @@ use rustix::process::{
 use super::account::Account;
 use super::descriptors::{close_on_exec_from, original_descriptor_limit};
 
-/// Environment variables that child processes do not inherit: the server's secret, its inherited sockets, and its service manager.
-const PRIVATE_VARIABLES: [&str; 5] = [
+/// Environment variables that child processes do not inherit: the server's secret, its inherited sockets, its service manager, and what
+/// an upgrade passes on.
+const PRIVATE_VARIABLES: [&str; 7] = [
     "OUTRIGGER_TOKEN",
     "LISTEN_FDS",
     "LISTEN_PID",
     "LISTEN_FDNAMES",
     "NOTIFY_SOCKET",
+    "OUTRIGGER_REHEARSAL",
+    "OUTRIGGER_STATE",
 ];
 
 /// The children that were started here and are not reaped yet. Any other child of this process is an orphan that it

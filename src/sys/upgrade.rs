@@ -9,6 +9,9 @@ use std::path::Path;
 
 use nix::sys::signal::SigSet;
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use super::descriptors::original_descriptor_limit;
 
 /// A file that is in no folder, and that ends with the last process that has it. Only its user can read it.
 pub(crate) fn memory_file(name: &str) -> io::Result<File> {
@@ -96,8 +99,8 @@ impl BlockedSignals {
     }
 }
 
-/// Replaces the program of this process. Every descriptor is closed that does not [pass](set_passes), and every other thread ends.
-/// Returns only if that fails.
+/// Replaces the program of this process. Every descriptor is closed that does not [pass](set_passes), and every other thread ends. The
+/// next program begins with the descriptor limit with which this one was started. Returns only if that fails.
 pub(crate) fn replace_program(
     program: &Path,
     arguments: &[OsString],
@@ -119,10 +122,17 @@ pub(crate) fn replace_program(
         let variables: Vec<CString> = variables.collect::<Result<_, _>>()?;
         Ok(nix::unistd::execve(&program, &arguments, &variables)?)
     };
-    match replace() {
-        Ok(never) => match never {},
-        Err(error) => error,
+    let raised = getrlimit(Resource::Nofile);
+    let original = original_descriptor_limit();
+    let limited = original.map_or(Ok(()), |limit| setrlimit(Resource::Nofile, limit));
+    if let Err(error) = limited {
+        log::warn!("cannot reset the descriptor limit: {error}");
     }
+    let Err(error) = replace();
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        log::error!("cannot raise the descriptor limit again: {error}");
+    }
+    error
 }
 
 /// The number of a descriptor, by which the next program finds it.

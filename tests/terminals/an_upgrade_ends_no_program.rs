@@ -222,7 +222,14 @@ fn children_inherit_no_descriptor_after_many_upgrades() {
         address,
         &format!("/process/{}/attach", spawn(address, "sleep 1000", true).0),
     );
+    let limit = || {
+        let body =
+            json!({"command": "sh", "args": ["-c", "ulimit -n; env | grep OUTRIGGER_STATE"]});
+        call(address, "POST", "/process/exec", Some(body)).1["stdout_b64"].clone()
+    };
+    let before = limit();
     (0..20).for_each(|_| drop(upgrade(address)));
+    assert_eq!(limit(), before);
     let body = json!({"command": "sh", "args": ["-c", "ls /proc/self/fd | wc -l"]});
     let (_, answer) = call(address, "POST", "/process/exec", Some(body));
     // The three streams, and the one with which ls reads the folder.

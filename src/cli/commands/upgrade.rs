@@ -67,6 +67,11 @@ fn run(settings: Settings) -> Result<Outcome, Failure> {
             return Ok(fail(&error, Outcome::Failure));
         }
     };
+    if let Some(message) = answer["message"].as_str() {
+        // Over TLS, the connection does not outlive the program.
+        print(&format!("{message}\n"));
+        return Ok(Outcome::Clean);
+    }
     let text = |name: &str| answer[name].as_str().unwrap_or("?").to_owned();
     let count = |name: &str| answer[name].as_u64().unwrap_or_default();
     print(&format!(

@@ -173,13 +173,14 @@ impl<S: Service> Server<S> {
         Ok(())
     }
 
-    /// Whether the call of a connection is one that asks for the upgrade. Its answer follows after the upgrade, unless the connection
-    /// cannot pass.
-    pub(super) fn waits_for_upgrade(&self, id: ClientId) -> bool {
+    /// Whether a connection that has asked for the upgrade passes, so that its answer can follow. `None` if it has not asked.
+    fn call_for_upgrade(&self, id: ClientId) -> Option<bool> {
         let upgrading = self.upgrading.as_ref();
-        let client = self.ctx.core.registry.get(id);
-        upgrading.is_some_and(|one| one.callers.contains(&id))
-            && client.is_some_and(|client| client.wire.tls().is_none())
+        let client = self.ctx.core.registry.get(id)?;
+        upgrading?
+            .callers
+            .contains(&id)
+            .then(|| client.wire.tls().is_none())
     }
 
     /// Handles SIGUSR2.

@@ -19,7 +19,9 @@ use serde_json::{Value, json};
 
 use crate::log_event::{log_event, word};
 use crate::protocol::http::HttpState;
-use crate::protocol::{Cause, CloseCode, CloseReason, Rejection, Response, Time, WebSocket};
+use crate::protocol::{
+    Cause, CloseCode, CloseReason, Rejection, Response, StatusCode, Time, WebSocket,
+};
 use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
 use crate::server::client::Client;
 use crate::server::clock::Clock;
@@ -99,8 +101,10 @@ impl<S: Service> Server<S> {
     pub(crate) fn make_portable(&mut self) -> Carried {
         let mut carried = Carried::default();
         for id in self.ctx.core.registry.ids() {
-            if !self.waits_for_upgrade(id) {
-                self.act(|server| carried.refused += usize::from(server.end_call(id)));
+            match self.call_for_upgrade(id) {
+                None => self.act(|server| carried.refused += usize::from(server.end_call(id))),
+                Some(true) => {}
+                Some(false) => self.act(|server| server.answer_early(id)),
             }
         }
         self.ctx.core.service_id = ServiceId::ALL;
@@ -125,6 +129,14 @@ impl<S: Service> Server<S> {
             });
         }
         carried
+    }
+
+    /// Answers who has asked for the upgrade and cannot get the answer after it.
+    fn answer_early(&mut self, id: ClientId) {
+        let message = "the server is being upgraded; its log says how it goes";
+        let answer = json!({"message": message}).to_string();
+        self.ctx
+            .respond(id, &Response::json(StatusCode::ACCEPTED, answer));
     }
 
     /// Ends the call of a connection: with 503, or the end of the stream of events. Returns whether there was one.
