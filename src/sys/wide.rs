@@ -26,10 +26,16 @@ fn in_avx2_registers<R>(work: impl FnOnce() -> R) -> R {
 #[inline]
 pub(crate) fn xor_words(words: &mut [[u8; 8]], word: u64) {
     if words.len() >= WORTH_A_CALL {
-        in_wide_registers(|| xor_each(words, word));
+        xor_many(words, word);
     } else {
         xor_each(words, word);
     }
+}
+
+/// A function of its own, so that the code for a few words is small enough to be inlined.
+#[inline(never)]
+fn xor_many(words: &mut [[u8; 8]], word: u64) {
+    in_wide_registers(|| xor_each(words, word));
 }
 
 #[inline(always)]

@@ -1,11 +1,11 @@
-// What somebody does in the console besides looking: several links and programs at once, and recordings.
+// What somebody does in the console besides looking: links that let others approve, several links and programs at once, and recordings.
 //
 // env: OUTRIGGER; PICTURES, a directory for screenshots
 const assert = require("node:assert/strict");
 const fs = require("node:fs");
 const os = require("node:os");
 const path = require("node:path");
-const { errorsOf, launch, look, run, WAIT } = require("./console_server.js");
+const { checkAccess, errorsOf, launch, look, run, WAIT } = require("./console_server.js");
 
 const TOKEN = "a-token-of-this-test-alone";
 
@@ -13,6 +13,42 @@ const TOKEN = "a-token-of-this-test-alone";
 const rows = (page, name) => page.locator(`#${name}-table tbody tr`);
 const count = (page, name, count) =>
   page.waitForFunction(([name, count]) => document.querySelectorAll(`#${name}-table tbody tr`).length === count, [name, count], WAIT);
+
+/** A link made in the console lets a colleague approve what the agent of somebody else wants to do. */
+async function approve(browser, context, page, origin) {
+  const worker = await context.newPage();
+  await worker.goto(`${origin}/acp`);
+  await worker.getByRole("button", { name: "New session" }).click(WAIT);
+  await worker.getByRole("button", { name: "Begin" }).click(WAIT);
+  await worker.locator("#prompt").waitFor(WAIT);
+  await look(page, "agents");
+  await rows(page, "sessions").getByRole("button", { name: /^Link/ }).click(WAIT);
+  const dialog = page.getByRole("dialog", { name: "Link to this session" });
+  await dialog.getByText("and nothing else").waitFor(WAIT);
+  await dialog.getByLabel("may also answer permission requests").check();
+  await dialog.getByText("and answer its permission requests").waitFor(WAIT);
+  await checkAccess(page, "console-answering-link");
+  await dialog.getByRole("button", { name: "Make link" }).click();
+  await dialog.getByText(/The link is in your clipboard|Copy the link/).waitFor(WAIT);
+  const url = await dialog.getByLabel("Link", { exact: true }).inputValue();
+  await dialog.getByRole("button", { name: "Done" }).click();
+  await look(page, "links");
+  await rows(page, "links").getByText("watch and approve", { exact: true }).waitFor(WAIT);
+
+  const stranger = await browser.newContext();
+  const guest = await stranger.newPage();
+  await guest.goto(url);
+  await guest.getByText("With your link, you may answer").waitFor(WAIT);
+  await worker.fill("#prompt", "/permission");
+  await worker.press("#prompt", "Escape");
+  await worker.press("#prompt", "Enter");
+  await guest.getByRole("button", { name: "Do it" }).click(WAIT);
+  await worker.getByText("You allowed it, and nothing was done.").waitFor(WAIT);
+  await worker.getByText(/^answered: Do it, by link:\d+$/).waitFor(WAIT);
+  await stranger.close();
+  await worker.close();
+  console.log("  a link of the console that approves ok");
+}
 
 /** Several links are revoked together. */
 async function revoke(browser, page, origin) {
@@ -101,6 +137,7 @@ async function main() {
   const routes = {
     "/process": { processes: { record: path.join(folder, "recordings") } },
     "/terminal": { terminal: { command: ["cat"] } },
+    "/acp": { agent: { command: [process.env.OUTRIGGER, "example-agent"], approvals: "any" } },
   };
   fs.mkdirSync(path.join(folder, "recordings"));
   fs.writeFileSync(config, JSON.stringify({ routes }));
@@ -118,6 +155,7 @@ async function main() {
     await page.getByText("default, scope all").waitFor(WAIT);
     await record(page);
     await revoke(browser, page, origin);
+    await approve(browser, context, page, origin);
     await end(context, page, origin);
     assert.deepEqual(errors, []);
   } finally {

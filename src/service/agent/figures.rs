@@ -1,5 +1,6 @@
 //! The status and metrics of a shared agent, for `/status` and `/metrics`.
 
+use super::Approvals;
 use super::client_tools::ToolFigures;
 use super::processes::AgentProcesses;
 use super::router::Router;
@@ -61,6 +62,10 @@ pub(super) fn status(
             "processes": list,
             "session_list": sessions,
             "directory": directory(),
+            "approvals": match router.approvals() {
+                Approvals::Owner => "owner",
+                Approvals::Any => "any",
+            },
             "waiting": router.figures().client_requests,
             "asked": router.figures().agent_requests,
             "calls": {

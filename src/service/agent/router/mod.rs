@@ -279,6 +279,11 @@ impl Router {
         self
     }
 
+    /// Who may answer permission requests.
+    pub(crate) fn approvals(&self) -> Approvals {
+        self.exchange.limits.approvals
+    }
+
     /// What the router holds.
     pub(crate) fn figures(&self) -> RouterFigures {
         RouterFigures {
