@@ -481,16 +481,17 @@ while True:
   async looks(browser) {
     const server = await bash();
     const url = `${server.base}${server.path}#token=${TOKEN}`;
-    const luminance = (page) => page.page.evaluate(() => {
+    const becomes = (page, look) => page.page.waitForFunction((look) => {
       const [red, green, blue] = getComputedStyle(document.querySelector("#frame")).backgroundColor.match(/\d+/g).map(Number);
-      return (red + green + blue) / 3;
-    });
+      const mean = (red + green + blue) / 3;
+      return look === "dark" ? mean < 50 : mean > 200;
+    }, look);
     const page = await Page.open(browser, url, { colorScheme: "dark" });
     await page.shows("\n$");
-    assert.ok(await luminance(page) < 50);
+    await becomes(page, "dark");
     await page.shot("dark");
     await page.page.emulateMedia({ colorScheme: "light" });
-    assert.ok(await luminance(page) > 200);
+    await becomes(page, "light");
     await page.page.waitForFunction(() => outriggerTerminal.options.theme.background === "#ffffff");
     await page.shot("light");
     await page.close();
