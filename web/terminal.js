@@ -635,7 +635,12 @@ function showDialog(title, content, { close = "Close", submit, act } = {}) {
   const dialog = element("dialog", { "aria-labelledby": "dialog-title" }, form);
   cancel.addEventListener("click", () => dialog.close());
   form.addEventListener("submit", (event) => { event.preventDefault(); dialog.close(); act?.(); });
-  dialog.addEventListener("close", () => { dialog.remove(); terminal.focus(); });
+  const before = document.activeElement;
+  dialog.addEventListener("close", () => {
+    dialog.remove();
+    // A key may have moved the focus since the browser gave it back.
+    if ([before, document.body].includes(document.activeElement)) terminal.focus();
+  });
   document.body.append(dialog);
   dialog.showModal();
   return dialog;
