@@ -56,7 +56,7 @@ MAX_LOG = 20_000  # bytes a second
 def allowed(connections=0, held=0, long_messages=False, deflate=False, programs=0):
     """The maximum of memory by the formula in docs/costs.md, but with `held`, what all connections hold together, in place
     of --memory. `programs` is what the limits of an agent, an app and processes add."""
-    most = 5 * MIB + TURN_BYTES + connections * 512 + 2 * held + programs
+    most = 6 * MIB + TURN_BYTES + connections * 512 + 2 * held + programs
     if long_messages:
         most += 16 * MIB
     if deflate:
