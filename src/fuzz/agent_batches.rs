@@ -71,7 +71,7 @@ impl Awaited {
         self.offered = form.is_batch.then(|| (sender, requests.map(id).collect()));
     }
 
-    /// Records that the router has taken the batch that is being sent.
+    /// Notes that the router accepted the current batch.
     pub(super) fn begin(&mut self) {
         let begun = self.offered.take();
         self.batches

@@ -22,7 +22,7 @@ struct Input {
 struct World {
     newer: ToNewer,
     serial: u64,
-    /// The unanswered requests of the client: for each id, its serial number and whether it is a call.
+    /// The client's pending requests by id. The value is the serial number, and whether it is a call.
     pending: BTreeMap<u64, (u64, bool)>,
     /// The questions that the client has got: the serial number of the call, and the name.
     asked: BTreeMap<String, (u64, String)>,

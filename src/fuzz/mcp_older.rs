@@ -90,7 +90,7 @@ struct World {
     /// The calls whose clients were asked the questions with these ids.
     questions: BTreeMap<u64, u64>,
     last_question: u64,
-    /// The request that is being continued, and the questions that it answers.
+    /// The call that the client continues with this request, and the questions that it answers.
     resuming: Option<(u64, u64)>,
     answered: BTreeSet<u64>,
     /// The time limits of input that run.
@@ -263,7 +263,10 @@ impl World {
             self.calls.remove(&key);
             let mut processes = self.processes.iter();
             let has_it = |one: &Process| one.received.values().any(|of| *of == Some(key));
-            assert!(!processes.any(has_it), "the server is told");
+            assert!(
+                !processes.any(has_it),
+                "the server learns that the request has ended"
+            );
         }
     }
 

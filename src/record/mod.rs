@@ -114,7 +114,7 @@ pub struct Saver<'a> {
 }
 
 impl<'a> Saver<'a> {
-    /// Adds bytes. Returns what stands for them in a record.
+    /// Adds bytes. Returns the reference to them, for a record.
     pub fn bytes(&mut self, bytes: &'a [u8]) -> Value {
         let at = self.len;
         if !bytes.is_empty() {
@@ -124,12 +124,12 @@ impl<'a> Saver<'a> {
         Value::Array(vec![at.into(), bytes.len().into()])
     }
 
-    /// Adds a descriptor. Returns what stands for it in a record.
+    /// Adds a descriptor. Returns the reference to it, for a record.
     pub fn descriptor(&mut self, descriptor: BorrowedFd<'a>) -> Value {
         self.carry(Saved::Descriptor(descriptor))
     }
 
-    /// Adds what passes to the next process. Returns what stands for it in a record.
+    /// Adds a descriptor, or its stand-in. Returns the reference to it, for a record.
     pub(crate) fn carry(&mut self, saved: Saved<'a>) -> Value {
         self.descriptors.push(saved);
         (self.descriptors.len() - 1).into()
@@ -194,7 +194,7 @@ impl Loader {
         self.bytes.is_none()
     }
 
-    /// Reads the bytes that a value stands for.
+    /// Reads the bytes to which a value refers.
     pub fn bytes(&mut self, value: &Value) -> Result<Vec<u8>, RecordError> {
         let numbers = value.as_array().map(Vec::as_slice);
         let number = |value: &Value| value.as_u64();
@@ -218,7 +218,7 @@ impl Loader {
         Ok(buffer)
     }
 
-    /// Takes what a value stands for. Each of them can be taken once.
+    /// Takes the descriptor to which a value refers. Each can be taken once.
     pub(crate) fn take(&mut self, value: &Value) -> Result<Restored, RecordError> {
         let index = value.as_u64().and_then(|index| usize::try_from(index).ok());
         let found = index.and_then(|index| self.descriptors.get_mut(index));

@@ -15,6 +15,7 @@ use mio::{Events, Poll};
 
 use super::address::ListenAddress;
 use super::budget::{CLIENT_SHARE, SOURCE_SHARE, START};
+use super::client::ClientEnd;
 use super::clock::{Clock, Nanos};
 use super::context::Context;
 use super::core::{Core, earlier};
@@ -555,24 +556,9 @@ impl<S: Service> Server<S> {
             } else {
                 core.env.addresses.remove_client(remote.ip());
             }
-            let handshake = client.handshake.take();
-            let duration = client.open_for(core.env.now);
-            let trace = client.wire.trace_ids();
+            let end = ClientEnd::of(&mut client, core.env.now);
             let reason = client.into_close_reason().unwrap_or_else(CloseReason::eof);
-            core.env.counters.disconnected(&reason, duration);
-            log_event!(
-                Info,
-                client = id,
-                "disconnected",
-                cause = word(&reason.cause),
-                code = reason.code.0,
-                reason = core.without_secrets(&reason.reason),
-                path = handshake.as_ref().map_or("", |one| &*one.path),
-                remote = word(&remote),
-                duration = duration;
-                trace = trace
-            );
-            self.service.disconnected(&mut self.ctx, id, &reason);
+            self.report_end(id, &end, &reason);
         } else {
             log_event!(Debug, client = id, "left", remote = word(&remote));
             if client.wire.forget_call(&mut core.env) {
@@ -580,6 +566,25 @@ impl<S: Service> Server<S> {
             }
         }
         self.sample_agreement();
+    }
+
+    /// Counts and logs the end of a client, and notifies the service. Each client ends here, once.
+    pub(super) fn report_end(&mut self, id: ClientId, end: &ClientEnd, reason: &CloseReason) {
+        let core = &mut self.ctx.core;
+        core.env.counters.disconnected(reason, end.duration);
+        log_event!(
+            Info,
+            client = id,
+            "disconnected",
+            cause = word(&reason.cause),
+            code = reason.code.0,
+            reason = core.without_secrets(&reason.reason),
+            path = end.handshake.as_ref().map_or("", |one| &*one.path),
+            remote = word(&end.remote),
+            duration = end.duration;
+            trace = end.trace
+        );
+        self.service.disconnected(&mut self.ctx, id, reason);
     }
 
     /// Detaches a client whose connection was cut. The service is not told, unless this side has opened the connection.

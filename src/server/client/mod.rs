@@ -131,6 +131,27 @@ impl Wire {
     }
 }
 
+/// What the log says of a client that ends, besides the reason.
+pub(super) struct ClientEnd {
+    pub(super) handshake: Option<Arc<Handshake>>,
+    pub(super) remote: Remote,
+    pub(super) duration: Duration,
+    /// The ids of the trace and of the span in which the client began.
+    pub(super) trace: Option<(String, String)>,
+}
+
+impl ClientEnd {
+    /// Takes the handshake, which a client that has ended does not need.
+    pub(super) fn of(client: &mut Client, now: Time) -> Self {
+        Self {
+            handshake: client.handshake.take(),
+            remote: client.wire.remote,
+            duration: client.open_for(now),
+            trace: client.wire.trace_ids(),
+        }
+    }
+}
+
 impl Client {
     /// A client that has just connected.
     pub(super) fn new(id: ClientId, stream: Stream, remote: Remote, now: Time) -> Self {

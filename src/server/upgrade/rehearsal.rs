@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::passed;
-use crate::sys::{ChildProcess, StartOptions, code_or_signal};
+use crate::sys::{ChildProcess, StartOptions, code_or_signal, exit_descriptor};
 
 /// How long a rehearsal may take. It loads the settings and parses the records.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -46,17 +46,7 @@ pub(super) fn run(program: &Path, arguments: &[OsString], state: File) -> Result
     let mut said = Vec::new();
     let until = Instant::now() + LIMIT;
     loop {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(format!("the new program has said nothing within {LIMIT:?}"));
-        }
-        let timeout = Timespec::try_from(left).ok();
-        let mut fds = [PollFd::from_borrowed_fd(stderr.as_fd(), PollFlags::IN)];
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => continue,
-            Ok(_) => {}
-            Err(error) => return Err(failed(error.into())),
-        }
+        wait_until_readable(stderr.as_fd(), until)?;
         let mut piece = [0; 1024];
         match (&stderr).read(&mut piece) {
             Ok(0) => break,
@@ -66,7 +56,10 @@ pub(super) fn run(program: &Path, arguments: &[OsString], state: File) -> Result
             Err(error) => return Err(failed(error)),
         }
     }
-    // Its standard error has ended, and so will the process.
+    // A program may close its standard error and go on. If it takes too long, it is killed when `child` is dropped.
+    if let Some(exit) = exit_descriptor(child.id()).map_err(failed)? {
+        wait_until_readable(exit.as_fd(), until)?;
+    }
     let status = child.reap();
     match status.map(code_or_signal) {
         Some(Ok(0)) => Ok(()),
@@ -80,6 +73,23 @@ pub(super) fn run(program: &Path, arguments: &[OsString], state: File) -> Result
                 Some(Err(signal)) => format!("signal {signal} has ended the new program"),
                 None => "the new program has exited with unknown status".to_owned(),
             }))
+        }
+    }
+}
+
+/// Waits until a descriptor is readable. Fails when the rehearsal has taken too long.
+fn wait_until_readable(fd: BorrowedFd<'_>, until: Instant) -> Result<(), String> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(format!("the new program has not ended within {LIMIT:?}"));
+        }
+        let timeout = Timespec::try_from(left).ok();
+        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return Ok(()),
+            Err(error) => return Err(format!("cannot wait for the new program: {error}")),
         }
     }
 }

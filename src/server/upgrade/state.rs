@@ -17,13 +17,12 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
-use crate::log_event::{log_event, word};
 use crate::protocol::http::HttpState;
 use crate::protocol::{
     Cause, CloseCode, CloseReason, Rejection, Response, StatusCode, Time, WebSocket,
 };
 use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
-use crate::server::client::Client;
+use crate::server::client::{Client, ClientEnd};
 use crate::server::clock::Clock;
 use crate::server::core::Core;
 use crate::server::event_loop::Server;
@@ -206,23 +205,14 @@ impl<S: Service> Server<S> {
         core.env.addresses.remove_client(remote.ip());
         core.registry.uncount_client();
         core.end_memberships(id);
-        let duration = core.with(id, |client, env| {
+        let end = core.with(id, |client, env| {
+            let end = ClientEnd::of(client, env.now);
             client.leave_for_good(env, &reason);
-            client.open_for(env.now)
+            end
         });
-        let duration = duration.unwrap_or_default();
-        core.env.counters.disconnected(&reason, duration);
-        log_event!(
-            Info,
-            client = id,
-            "disconnected",
-            cause = word(&reason.cause),
-            code = reason.code.0,
-            reason = &*reason.reason,
-            remote = word(&remote),
-            duration = duration,
-        );
-        self.service.disconnected(&mut self.ctx, id, &reason);
+        if let Some(end) = end {
+            self.report_end(id, &end, &reason);
+        }
     }
 
     /// Writes the state down. Call [`Server::make_portable`] before.
