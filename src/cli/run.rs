@@ -196,11 +196,15 @@ fn serve(
     let manager = ServiceManager::from_env();
     handle_hangup(&mut server, &settings, &manager)?;
     allow_upgrades(&mut server, &settings, &manager)?;
+    let started = match passed {
+        Some(passed) => server.continue_service(passed),
+        None => server.start(),
+    };
     // If a service fails to start, the server is stopping, and `run` returns at once.
-    if server.start().is_ok() {
-        if let Some(passed) = passed {
-            server.continue_service(passed)?;
-        }
+    if let Err(error @ crate::Error::State(_)) = started {
+        return Err(error.into());
+    }
+    if started.is_ok() {
         let announcement = announce(command, &settings, server.local_addresses())?;
         server.drop_when_stopping((announcement, manager.until_stopping()));
         manager.ready();

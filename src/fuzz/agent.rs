@@ -7,6 +7,7 @@ use super::agent_batches::Form;
 use super::agent_checks::{check_attached, check_listed, check_passed, check_updates};
 use super::agent_model::{RouterModel, Sent};
 use super::agent_references::references;
+use crate::record::simulated::{load_again, restored};
 use crate::service::agent::router::{BatchSender, ProcessChange, Router, RouterLimits};
 use crate::service::agent::{AgentProtocol, Approvals, UnknownSessions};
 use crate::service::jsonrpc::IdRecovery;
@@ -85,6 +86,23 @@ pub fn router(data: &[u8]) {
     if data.first().is_some_and(|byte| byte & 128 > 0) {
         return references(&data[1..]);
     }
+    let sent = run(data, true);
+    assert!(sent == run(data, false), "an upgrade changes what is sent");
+}
+
+/// The router that continues what another one has written down.
+fn continued(router: &Router, limits: RouterLimits) -> Router {
+    let mut next = new_router(limits);
+    load_again(router, &mut next);
+    next
+}
+
+fn new_router(limits: RouterLimits) -> Router {
+    Router::new(limits).with_free_methods(vec!["_free".to_owned()])
+}
+
+/// Runs the operations, with upgrades of the server or without them. Returns what the router has sent in each one, in order.
+fn run(data: &[u8], upgrades: bool) -> Vec<Vec<String>> {
     let grace = Duration::from_secs(10);
     let flag = |bit: u8| data.first().is_some_and(|byte| byte & bit > 0);
     let limits = RouterLimits {
@@ -120,7 +138,8 @@ pub fn router(data: &[u8]) {
         request_timeout: flag(4).then_some(Duration::from_secs(2)),
         answer_timeout: flag(8).then_some(Duration::from_secs(3)),
     };
-    let mut router = Router::new(limits).with_free_methods(vec!["_free".to_owned()]);
+    let mut router = new_router(limits);
+    let mut sent = Vec::new();
     let mut model = RouterModel::default();
     let mut present: Vec<ClientId> = Vec::new();
     let (mut next_client, mut now) = (1u64, Time::from_millis(1));
@@ -253,6 +272,10 @@ pub fn router(data: &[u8]) {
                 } else {
                     model.away.remove(&client);
                 }
+            }
+            (6, Some(_)) if b % 3 == 2 && upgrades => {
+                router = continued(&router, limits);
+                model.batches = restored(&model.batches);
             }
             (6, Some(client)) if b % 3 == 0 => {
                 present.retain(|other| *other != client);
@@ -401,6 +424,9 @@ pub fn router(data: &[u8]) {
             _ => {}
         }
         model.awaited.withdraw();
+        // A map may have another order after an upgrade.
+        model.agent_has.sort_by_key(Sent::position);
+        sent.push(model.take_sent());
         for change in router.take_process_changes() {
             match change {
                 ProcessChange::Start(process) => {
@@ -465,6 +491,8 @@ pub fn router(data: &[u8]) {
         (0, 0, 0),
         "tables are empty when all clients have disconnected"
     );
+    sent.push(model.take_sent());
+    sent
 }
 
 #[cfg(test)]

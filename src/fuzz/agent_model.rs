@@ -22,6 +22,14 @@ pub(super) struct Sent {
     pub(super) version: u64,
 }
 
+impl Sent {
+    /// Its place among all requests.
+    pub(super) fn position(&self) -> (usize, u64) {
+        let id = self.upstream_id.parse();
+        (self.process, id.expect("the router assigns numbers"))
+    }
+}
+
 /// A message of a client that a process has received.
 pub(super) struct Passed {
     pub(super) client: ClientId,
@@ -74,12 +82,22 @@ pub(super) struct RouterModel {
     pub(super) kept: Vec<(BatchSender, Value)>,
     /// The requests of batches that were not answered.
     pub(super) awaited: Awaited,
+    /// What was sent since the last call of [`RouterModel::take_sent`].
+    sent: Vec<String>,
 }
 
 impl RouterModel {
+    /// What was sent since the last call, in the order of the texts.
+    pub(super) fn take_sent(&mut self) -> Vec<String> {
+        let mut sent = std::mem::take(&mut self.sent);
+        sent.sort_unstable();
+        sent
+    }
+
     /// Lets the batches collect a message. Each response to a request of a batch must be kept until the last one, and the array must
     /// have each of them once. Returns false for an array of errors, which is no message.
     fn collect(&mut self, receiver: BatchSender, parts: &[&str]) -> bool {
+        self.sent.push(format!("{receiver:?} {}", parts.concat()));
         let value = || serde_json::from_str::<Value>(&parts.concat()).expect("JSON");
         let is_last = match parts[0].starts_with('[') {
             true => None,

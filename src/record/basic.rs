@@ -1,7 +1,7 @@
 //! Records of values from the standard library.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ffi::OsString;
 use std::fs::File;
 use std::hash::{BuildHasher, Hash};
@@ -17,6 +17,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::{Loader, Record, RecordError, Restored, Saver};
+use crate::sys::NonblockingFd;
 
 macro_rules! numbers {
     ($($type:ty),*) => {$(
@@ -156,7 +157,23 @@ impl Record for IpAddr {
     }
 }
 
-/// A path, which need not be UTF-8.
+/// A string, which need not be UTF-8.
+impl Record for OsString {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match self.to_str() {
+            Some(text) => text.into(),
+            None => to.bytes(self.as_bytes()),
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        match value {
+            Value::String(text) => Ok(text.into()),
+            value => from.bytes(&value).map(Self::from_vec),
+        }
+    }
+}
+
 impl Record for PathBuf {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match self.to_str() {
@@ -166,12 +183,7 @@ impl Record for PathBuf {
     }
 
     fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        match value {
-            Value::String(text) => Ok(text.into()),
-            value => from
-                .bytes(&value)
-                .map(|bytes| OsString::from_vec(bytes).into()),
-        }
+        OsString::restore(value, from).map(Self::from)
     }
 }
 
@@ -226,6 +238,18 @@ impl Record for File {
 
     fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
         OwnedFd::restore(value, from).map(Self::from)
+    }
+}
+
+impl Record for NonblockingFd {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        to.descriptor(self.as_fd())
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let fd = OwnedFd::restore(value, from)?;
+        let failed = |error| RecordError::new(format!("the descriptor cannot be used: {error}"));
+        Self::passed(fd).map_err(failed)
     }
 }
 
@@ -290,6 +314,20 @@ impl<T: Record> Record for Vec<T> {
     }
 }
 
+/// Bytes, which are stored beside the record in the two parts that the queue has.
+impl Record for VecDeque<u8> {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let (first, second) = self.as_slices();
+        Value::Array(vec![to.bytes(first), to.bytes(second)])
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let (mut first, second): (Vec<u8>, Vec<u8>) = Record::restore(value, from)?;
+        first.extend(second);
+        Ok(first.into())
+    }
+}
+
 impl<T: Record> Record for VecDeque<T> {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         self.iter().map(|one| one.save(to)).collect()
@@ -325,6 +363,41 @@ impl<const N: usize> Record for [u8; N] {
         is_byte
             .then(|| numbers.map(|number| number as u8))
             .ok_or_else(wrong)
+    }
+}
+
+impl<T: Record + Ord> Record for BTreeSet<T> {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        self.iter().map(|one| one.save(to)).collect()
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        elements(value, from)
+    }
+}
+
+impl<T: Record + Eq + Hash> Record for HashSet<T> {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        self.iter().map(|one| one.save(to)).collect()
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        elements(value, from)
+    }
+}
+
+/// Nothing.
+impl Record for () {
+    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
+        Value::Null
+    }
+
+    fn restore(_: Value, _: &mut Loader) -> Result<Self, RecordError> {
+        Ok(())
+    }
+
+    fn absent() -> Option<Self> {
+        Some(())
     }
 }
 

@@ -14,8 +14,11 @@ pub(crate) mod simulated;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use serde_json::Map;
 pub use serde_json::Value;
@@ -32,6 +35,15 @@ pub trait Record: Sized {
     fn absent() -> Option<Self> {
         None
     }
+}
+
+/// A value whose settings come from the program that continues it. [`State::save`] leaves them out.
+pub(crate) trait State {
+    /// Writes the state.
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value;
+
+    /// Continues with the state that another value has saved.
+    fn load(&mut self, value: Value, from: &mut Loader) -> Result<(), RecordError>;
 }
 
 /// Why a record cannot be read.
@@ -107,7 +119,7 @@ pub(crate) enum Restored {
 /// Collects what the records of some values refer to.
 #[derive(Debug, Default)]
 pub struct Saver<'a> {
-    bytes: Vec<&'a [u8]>,
+    bytes: Vec<Cow<'a, [u8]>>,
     /// The number of all these bytes.
     len: usize,
     descriptors: Vec<Saved<'a>>,
@@ -116,12 +128,21 @@ pub struct Saver<'a> {
 impl<'a> Saver<'a> {
     /// Adds bytes. Returns the reference to them, for a record.
     pub fn bytes(&mut self, bytes: &'a [u8]) -> Value {
-        let at = self.len;
-        if !bytes.is_empty() {
+        self.add(bytes.into())
+    }
+
+    /// As [`Saver::bytes`], of bytes that were made for the record.
+    pub(crate) fn own_bytes(&mut self, bytes: Vec<u8>) -> Value {
+        self.add(bytes.into())
+    }
+
+    fn add(&mut self, bytes: Cow<'a, [u8]>) -> Value {
+        let (at, len) = (self.len, bytes.len());
+        if len > 0 {
             self.bytes.push(bytes);
-            self.len += bytes.len();
+            self.len += len;
         }
-        Value::Array(vec![at.into(), bytes.len().into()])
+        Value::Array(vec![at.into(), len.into()])
     }
 
     /// Adds a descriptor. Returns the reference to it, for a record.
@@ -135,8 +156,13 @@ impl<'a> Saver<'a> {
         (self.descriptors.len() - 1).into()
     }
 
+    /// Adds a text that several values share, and by which they are compared. Returns the reference to it, for a record.
+    pub(crate) fn shared(&mut self, text: &Arc<str>) -> Value {
+        Value::Array(vec![text.as_ptr().addr().into(), (&**text).into()])
+    }
+
     /// The bytes, in the order in which they were added.
-    pub(crate) fn all_bytes(&self) -> &[&'a [u8]] {
+    pub(crate) fn all_bytes(&self) -> &[Cow<'a, [u8]>] {
         &self.bytes
     }
 
@@ -165,6 +191,8 @@ pub struct Loader {
     /// The number of all bytes.
     len: u64,
     descriptors: Vec<Option<Restored>>,
+    /// The texts that several values share, by their numbers.
+    texts: HashMap<u64, Arc<str>>,
 }
 
 impl Loader {
@@ -176,6 +204,7 @@ impl Loader {
             bytes,
             len,
             descriptors,
+            texts: HashMap::new(),
         }
     }
 
@@ -186,6 +215,7 @@ impl Loader {
             bytes: None,
             len,
             descriptors: descriptors.collect(),
+            texts: HashMap::new(),
         }
     }
 
@@ -216,6 +246,13 @@ impl Loader {
         let read = bytes.read_at(at, &mut buffer);
         read.map_err(|error| RecordError::new(format!("cannot read the bytes: {error}")))?;
         Ok(buffer)
+    }
+
+    /// The text to which a value refers. All values with the same reference get the same one.
+    pub(crate) fn shared(&mut self, value: Value) -> Result<Arc<str>, RecordError> {
+        let (number, text) = <(u64, Box<str>)>::restore(value, self)?;
+        let text = self.texts.entry(number).or_insert_with(|| text.into());
+        Ok(Arc::clone(text))
     }
 
     /// Takes the descriptor to which a value refers. Each can be taken once.
@@ -256,6 +293,18 @@ impl Fields {
             None => T::absent().ok_or_else(missing),
         };
         restored.map_err(|error| error.inside(name))
+    }
+
+    /// Continues a value with a field. Without the field, the value stays as it is.
+    pub(crate) fn load<T: State>(
+        &mut self,
+        name: &str,
+        into: &mut T,
+        from: &mut Loader,
+    ) -> Result<(), RecordError> {
+        let value = self.remove(name);
+        let loaded = value.map_or(Ok(()), |value| into.load(value, from));
+        loaded.map_err(|error| error.inside(name))
     }
 
     #[inline(never)]
@@ -362,4 +411,57 @@ macro_rules! record_names {
     };
 }
 
-pub(crate) use {record, record_names};
+/// Implements [`State`] for a struct from the list of all its fields. `keep field` is a setting, which stays as it is, and `into field`
+/// is a [`State`] itself.
+macro_rules! state {
+    ($type:ty { $($fields:tt)* }) => {
+        impl $crate::record::State for $type {
+            fn save<'a>(&'a self, to: &mut $crate::record::Saver<'a>) -> serde_json::Value {
+                let mut record = serde_json::Map::new();
+                $crate::record::state!(@save self record to $($fields)*);
+                serde_json::Value::Object(record)
+            }
+
+            fn load(
+                &mut self,
+                value: serde_json::Value,
+                from: &mut $crate::record::Loader,
+            ) -> Result<(), $crate::record::RecordError> {
+                let mut record = $crate::record::Fields::of(value)?;
+                $crate::record::state!(@load self record from [] $($fields)*)
+            }
+        }
+    };
+    (@save $self:ident $record:ident $to:ident keep $field:ident, $($rest:tt)*) => {
+        $crate::record::state!(@save $self $record $to $($rest)*);
+    };
+    (@save $self:ident $record:ident $to:ident into $field:ident, $($rest:tt)*) => {
+        let value = $crate::record::State::save(&$self.$field, $to);
+        $crate::record::add_field(&mut $record, stringify!($field), value);
+        $crate::record::state!(@save $self $record $to $($rest)*);
+    };
+    (@save $self:ident $record:ident $to:ident $field:ident, $($rest:tt)*) => {
+        let value = $crate::record::Record::save(&$self.$field, $to);
+        $crate::record::add_field(&mut $record, stringify!($field), value);
+        $crate::record::state!(@save $self $record $to $($rest)*);
+    };
+    (@save $self:ident $record:ident $to:ident) => {};
+    (@load $self:ident $record:ident $from:ident [$($all:ident)*] keep $field:ident, $($rest:tt)*) => {
+        $crate::record::state!(@load $self $record $from [$($all)* $field] $($rest)*)
+    };
+    (@load $self:ident $record:ident $from:ident [$($all:ident)*] into $field:ident, $($rest:tt)*) => {{
+        $record.load(stringify!($field), &mut $self.$field, $from)?;
+        $crate::record::state!(@load $self $record $from [$($all)* $field] $($rest)*)
+    }};
+    (@load $self:ident $record:ident $from:ident [$($all:ident)*] $field:ident, $($rest:tt)*) => {{
+        $self.$field = $record.take(stringify!($field), $from)?;
+        $crate::record::state!(@load $self $record $from [$($all)* $field] $($rest)*)
+    }};
+    (@load $self:ident $record:ident $from:ident [$($all:ident)*]) => {{
+        // A pattern without `..` names every field, so a new one that is not in the list does not compile.
+        let Self { $($all: _,)* } = $self;
+        Ok(())
+    }};
+}
+
+pub(crate) use {record, record_names, state};

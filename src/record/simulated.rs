@@ -2,7 +2,9 @@
 
 use std::io;
 
-use super::{Bytes, Loader, Record, Saver};
+use serde_json::Value;
+
+use super::{Bytes, Loader, Record, Saver, State};
 
 /// The bytes of records, in memory.
 #[derive(Debug)]
@@ -16,12 +18,23 @@ impl Bytes for Memory {
     }
 }
 
-/// What another program makes of the record of a value, whose text passes between them.
-pub(crate) fn restored<T: Record>(value: &T) -> T {
+/// What another program reads: the text of a record, and what it refers to.
+fn passed<'a>(write: impl FnOnce(&mut Saver<'a>) -> Value) -> (Value, Loader) {
     let mut to = Saver::default();
-    let record = value.save(&mut to).to_string();
+    let record = write(&mut to).to_string();
     let memory = Memory(to.all_bytes().concat());
-    let mut from = Loader::new(Box::new(memory), to.byte_count() as u64, Vec::new());
-    let record = serde_json::from_str(&record).expect("JSON");
+    let from = Loader::new(Box::new(memory), to.byte_count() as u64, Vec::new());
+    (serde_json::from_str(&record).expect("JSON"), from)
+}
+
+/// What another program makes of the record of a value.
+pub(crate) fn restored<T: Record>(value: &T) -> T {
+    let (record, mut from) = passed(|to| value.save(to));
     T::restore(record, &mut from).expect("the record is valid")
+}
+
+/// Lets another value continue with the state of one.
+pub(crate) fn load_again<T: State>(value: &T, next: &mut T) {
+    let (record, mut from) = passed(|to| value.save(to));
+    next.load(record, &mut from).expect("the record is valid");
 }

@@ -104,6 +104,7 @@ pub use requesting::ResponseEvent;
 #[cfg(feature = "cli")]
 pub(crate) use resume_token::is_node_name;
 pub(crate) use resumption::{ContinueError, without_resume};
+pub(crate) use service::continue_service;
 pub use service::{Route, Service};
 pub use sources::{Interest, Readiness};
 pub use startup::AdoptedOrphans;

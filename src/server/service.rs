@@ -260,8 +260,9 @@ pub trait Service {
         Value::Null
     }
 
-    /// Continues with what [`Service::save`] of the program before has written. The service has been started, and its clients are
-    /// connected: `connected` is not called for them. If [`Loader::is_rehearsal`] is true, the state is only checked.
+    /// Continues with what [`Service::save`] of the program before has written. It is called in place of [`Service::started`], unless
+    /// that service has written null. The clients are connected: `connected` is not called for them. If [`Loader::is_rehearsal`] is
+    /// true, the state is only checked.
     ///
     /// # Errors
     ///
@@ -285,6 +286,22 @@ pub trait Service {
     fn is_stopped(&self) -> bool {
         true
     }
+}
+
+/// Continues a service with what the program before has written of it, or starts one of which that program has written nothing.
+pub(crate) fn continue_service(
+    service: &mut dyn Service,
+    ctx: &mut Context,
+    state: Value,
+    from: &mut Loader,
+) -> Result<(), RecordError> {
+    if !state.is_null() {
+        return service.restore(ctx, state, from);
+    }
+    if !from.is_rehearsal() {
+        service.started(ctx);
+    }
+    Ok(())
 }
 
 /// How a request is handled, and who may make it.

@@ -3,6 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use serde_json::Value;
+
+use crate::record::{Loader, Record, RecordError, Saver, State};
 use crate::{Context, Time, TimerId};
 
 /// The number of keys up to which it is not worth looking for those that are no longer pending.
@@ -69,20 +72,62 @@ impl<K: Copy> Deadlines<K> {
     }
 }
 
+/// The limit is a setting. The deadlines of keys that are pending already stay.
+impl<K: Record> State for Deadlines<K> {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self {
+            limit: _,
+            queue,
+            clean_at: _,
+        } = self;
+        queue.save(to)
+    }
+
+    fn load(&mut self, value: Value, from: &mut Loader) -> Result<(), RecordError> {
+        self.queue = Record::restore(value, from)?;
+        Ok(())
+    }
+}
+
 /// A timer that follows a deadline which changes.
 #[derive(Debug, Default)]
-pub(super) struct Alarm(Option<(Time, TimerId)>);
+pub(super) struct Alarm(Option<(Time, Option<TimerId>)>);
+
+/// It has no timer until [`Alarm::wake`].
+impl Record for Alarm {
+    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
+        self.deadline().map(Time::as_millis).into()
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let deadline: Option<Time> = Record::restore(value, from)?;
+        Ok(Self(deadline.map(|at| (at, None))))
+    }
+}
 
 impl Alarm {
+    /// Sets the timer of an alarm that has none.
+    pub(super) fn wake(&mut self, ctx: &mut Context) {
+        if let Some((at, None)) = self.0 {
+            self.0 = None;
+            self.set(ctx, Some(at));
+        }
+    }
+
+    /// When it goes off.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.0.map(|(at, _)| at)
+    }
+
     /// Follows the deadline. `None` turns the alarm off.
     pub(super) fn set(&mut self, ctx: &mut Context, deadline: Option<Time>) {
-        if self.0.map(|(at, _)| at) == deadline {
+        if self.deadline() == deadline {
             return;
         }
-        if let Some((_, timer)) = self.0.take() {
+        if let Some((_, Some(timer))) = self.0.take() {
             ctx.cancel_timer(timer);
         }
-        self.0 = deadline.map(|at| (at, ctx.set_timer(at.since(ctx.now()))));
+        self.0 = deadline.map(|at| (at, Some(ctx.set_timer(at.since(ctx.now())))));
     }
 
     /// Makes the alarm go off at `at` at the latest. If it is set to an earlier time, it keeps that time and may go off before
@@ -95,12 +140,12 @@ impl Alarm {
 
     /// Whether this timer, which has expired, is that of the alarm. The alarm is off then.
     pub(super) fn expire(&mut self, timer: TimerId) -> bool {
-        self.0.take_if(|(_, own)| *own == timer).is_some()
+        self.0.take_if(|(_, own)| *own == Some(timer)).is_some()
     }
 
     /// The timer.
     pub(super) fn timer(&self) -> Option<TimerId> {
-        self.0.map(|(_, timer)| timer)
+        self.0.and_then(|(_, timer)| timer)
     }
 }
 

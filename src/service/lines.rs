@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use super::framing::FramingError;
+use crate::record::record;
 
 /// A line, or a part of a line over the limit. With other [framings](super::Framing) than lines, a message takes the place
 /// of a line.
@@ -37,6 +38,13 @@ pub(crate) struct LineSplitter {
     skipping: bool,
     number: u64,
 }
+
+record!(LineSplitter {
+    limit,
+    held,
+    skipping,
+    number,
+});
 
 impl LineSplitter {
     /// Accepts lines of at most `limit` bytes.

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::framing::{Decoder, Framing};
 use super::lines::Line;
-use crate::record::{Loader, Record, RecordError, Saver};
+use crate::record::{Loader, Record, RecordError, Saver, record};
 use crate::sys::NonblockingFd;
 use crate::{Context, Interest, Readiness, SourceId, TimerId};
 
@@ -73,6 +73,21 @@ impl Trigger {
             Self::Timer(Some(timer)) => ctx.cancel_timer(*timer),
             Self::Timer(None) => {}
         }
+    }
+}
+
+/// What is watched depends on the process.
+impl Record for Trigger {
+    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
+        Value::Null
+    }
+
+    fn restore(_: Value, _: &mut Loader) -> Result<Self, RecordError> {
+        Ok(Self::Timer(None))
+    }
+
+    fn absent() -> Option<Self> {
+        Some(Self::Timer(None))
     }
 }
 
@@ -154,6 +169,16 @@ pub(crate) struct LineReader {
     error: Option<Errno>,
 }
 
+record!(LineReader {
+    fd,
+    trigger,
+    decoder,
+    rest,
+    paused,
+    // The owner has closed a reader that has failed.
+    error = None,
+});
+
 impl LineReader {
     /// Reads lines of at most `limit` bytes.
     pub(crate) fn new(ctx: &mut Context, fd: NonblockingFd, limit: usize) -> io::Result<Self> {
@@ -178,6 +203,18 @@ impl LineReader {
             paused: false,
             error: None,
         })
+    }
+
+    /// Continues to read after the program has replaced itself.
+    pub(crate) fn watch_again(&mut self, ctx: &mut Context) -> io::Result<()> {
+        self.trigger = Trigger::watch(ctx, &self.fd, Interest::Readable)?;
+        self.again(ctx);
+        Ok(())
+    }
+
+    /// How messages are separated.
+    pub(crate) fn framing(&self) -> Framing {
+        self.decoder.framing()
     }
 
     /// The source of its events; `None` for a file.
@@ -320,6 +357,15 @@ pub(crate) struct Writer {
     scheduled: bool,
 }
 
+record!(Writer {
+    fd,
+    trigger,
+    queue,
+    broken,
+    error = None,
+    scheduled = false,
+});
+
 impl Writer {
     /// Writes to a descriptor.
     pub(crate) fn new(ctx: &mut Context, fd: NonblockingFd) -> io::Result<Self> {
@@ -332,6 +378,15 @@ impl Writer {
             error: None,
             scheduled: false,
         })
+    }
+
+    /// Continues to write after the program has replaced itself.
+    pub(crate) fn watch_again(&mut self, ctx: &mut Context) -> io::Result<()> {
+        self.trigger = Trigger::watch(ctx, &self.fd, Interest::Writable)?;
+        if self.queue.len() > 0 {
+            self.schedule(ctx);
+        }
+        Ok(())
     }
 
     /// The source of its events; `None` for a file.

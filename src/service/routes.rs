@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::Endpoint;
 use crate::protocol::client::ResponseHead;
 use crate::record::{Fields, Loader, RecordError, Saver};
+use crate::server::continue_service;
 use crate::{
     Accept, ClientId, CloseReason, ConnectError, Context, Histogram, LinkTarget, Message, Metrics,
     Readiness, Rejection, Request, ResponseEvent, Route, Scope, Service, ServiceId, SourceId,
@@ -453,11 +454,8 @@ impl Service for Routes {
         let mut failure = None;
         self.each(ctx, |service, endpoint, ctx| {
             let path = endpoint.path();
-            let restored = match states.take::<Value>(path, from) {
-                Ok(Value::Null) => Ok(()),
-                Ok(state) => service.restore(ctx, state, from),
-                Err(error) => Err(error),
-            };
+            let state = states.take::<Value>(path, from);
+            let restored = state.and_then(|state| continue_service(service, ctx, state, from));
             failure = failure
                 .take()
                 .or(restored.err().map(|error| error.inside(path)));

@@ -1,6 +1,7 @@
 //! Whether several principals share a service, and what one of them may take of a limit.
 
 use crate::Principal;
+use crate::record::record;
 
 /// The principals that use a service.
 #[derive(Debug, Default)]
@@ -8,6 +9,8 @@ pub(super) struct Sharing {
     first: Option<Principal>,
     is_shared: bool,
 }
+
+record!(Sharing { first, is_shared });
 
 impl Sharing {
     /// Notes that a principal uses the service. `is_sole` says that the settings let no other principal connect. Clients without

@@ -192,6 +192,18 @@ impl NonblockingFd {
         })
     }
 
+    /// Takes ownership of a descriptor that another program has used as one of these.
+    ///
+    /// # Errors
+    ///
+    /// As [`NonblockingFd::shared`].
+    pub(crate) fn passed(fd: OwnedFd) -> io::Result<Self> {
+        if fcntl_getfl(&fd)?.contains(OFlags::NONBLOCK) {
+            return Self::own(fd);
+        }
+        Self::shared(fd)
+    }
+
     /// Reads the available bytes. Zero bytes mean end of file.
     pub(crate) fn read<'a>(
         &self,

@@ -9,6 +9,7 @@
 //! A reader skips records whose name it does not know, unless the header says `"needed":true`. It refuses another format. For a
 //! rehearsal, the bytes are left out, and no descriptor is passed on.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IoSlice, Read, Seek, Write};
 use std::os::fd::RawFd;
@@ -61,7 +62,7 @@ pub(super) fn write(records: &Records, saved: &Saver<'_>, with_bytes: bool) -> i
 }
 
 /// Writes many slices with few calls.
-fn write_all_slices(file: &mut File, slices: &[&[u8]]) -> io::Result<()> {
+fn write_all_slices(file: &mut File, slices: &[Cow<'_, [u8]>]) -> io::Result<()> {
     const AT_ONCE: usize = 512;
     for chunk in slices.chunks(AT_ONCE) {
         let mut slices: Vec<IoSlice<'_>> = chunk.iter().map(|one| IoSlice::new(one)).collect();

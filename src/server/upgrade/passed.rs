@@ -59,7 +59,6 @@ pub(super) fn rehearsal_variable() -> (OsString, OsString) {
 ///     if passed.is_rehearsal() {
 ///         return Ok(server.continue_service(passed)?);
 ///     }
-///     server.start()?;
 ///     server.continue_service(passed)?;
 /// }
 /// server.run()?;
@@ -213,17 +212,19 @@ impl<S: Service> Server<S> {
             Self::bind_with(config, service, |name| passed.take_listener(name))?
         };
         let state = passed.take("loop");
+        // The service continues instead.
+        server.started = true;
         let service = server.restore(state, &mut passed.from);
         passed.service = service.map_err(|error| Error::State(error.inside("loop")))?;
         Ok(server)
     }
 
     /// Continues the service, handles the signals that have arrived meanwhile, and answers who has asked for the upgrade. Call it after
-    /// [`Server::start`] and after signal handlers are installed.
+    /// signal handlers are installed. [`Server::start`] does nothing more then.
     ///
     /// # Errors
     ///
-    /// [`Error::State`] if the state cannot be read.
+    /// [`Error::State`] if the state cannot be read, and the failure of the service ([`Service::failure`]).
     pub fn continue_service(&mut self, mut passed: Passed) -> Result<(), Error> {
         let service = std::mem::take(&mut passed.service);
         let restored = self.restore_service(service, &mut passed.from);
@@ -244,7 +245,7 @@ impl<S: Service> Server<S> {
         // A child may have exited while nobody was listening.
         self.reaper.child_has_ended();
         self.report_upgrade(&upgrade, &passed.version);
-        Ok(())
+        self.start()
     }
 
     fn report_upgrade(&mut self, upgrade: &Upgrade, before: &str) {

@@ -28,7 +28,7 @@ use crate::server::core::Core;
 use crate::server::event_loop::Server;
 use crate::server::id::{ClientId, ServiceId};
 use crate::server::registry::Registry;
-use crate::server::service::Service;
+use crate::server::service::{Service, continue_service};
 use crate::server::timers::Timers;
 use crate::server::topics::SavedTopic;
 
@@ -320,7 +320,7 @@ impl<S: Service> Server<S> {
         from: &mut Loader,
     ) -> Result<(), RecordError> {
         self.ctx.core.service_id = ServiceId::ALL;
-        let restored = self.service.restore(&mut self.ctx, value, from);
+        let restored = continue_service(&mut self.service, &mut self.ctx, value, from);
         self.act(|_| {});
         restored
     }

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::AcpResumable;
+use crate::record::record;
 use crate::server::ContinueError;
 use crate::service::id_map::IdMap;
 use crate::service::json::{Skimmer, quote};
@@ -49,6 +50,18 @@ struct Connection {
     /// Whether the client has come with the id of another one, and so needed no place of its own.
     is_returning: bool,
 }
+
+record!(Durable {
+    clients,
+    connections,
+    accepted,
+    newcomers,
+});
+record!(Connection {
+    id,
+    failures,
+    is_returning,
+});
 
 /// What `stream/resume` asks for.
 #[derive(Debug, PartialEq, Eq)]

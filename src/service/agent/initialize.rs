@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use serde_json::{Value, json};
 
+use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
 use crate::service::jsonrpc::{Envelope, insert_member, member};
 use crate::{ClientId, Time};
 
@@ -39,6 +40,49 @@ pub(super) struct PendingInitialize {
     /// When the waiting clients get an error.
     pub(super) deadline: Option<Time>,
 }
+
+impl Record for Initialize {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match self {
+            Self::Never => json!({}),
+            Self::Pending(pending) => json!({"pending": pending.save(to)}),
+            Self::Done {
+                params,
+                result,
+                agent_resumes,
+            } => json!({
+                "params": params.save(to),
+                "result": result.save(to),
+                "agent_resumes": agent_resumes,
+            }),
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        if let Some(pending) = fields.take("pending", from)? {
+            return Ok(Self::Pending(pending));
+        }
+        let Some(result) = fields.take("result", from)? else {
+            return Ok(Self::Never);
+        };
+        Ok(Self::Done {
+            params: fields.take("params", from)?,
+            result,
+            agent_resumes: fields.take("agent_resumes", from)?,
+        })
+    }
+}
+
+record!(PendingInitialize {
+    ids,
+    first_id,
+    params,
+    wanted,
+    was_accepted,
+    is_refused,
+    deadline,
+});
 
 impl Initialize {
     /// The pending `initialize`.
@@ -182,6 +226,15 @@ pub(super) struct Capabilities {
     elicitation_url: bool,
 }
 
+record!(Capabilities {
+    read_files,
+    write_files,
+    terminal,
+    elicitation,
+    elicitation_form,
+    elicitation_url,
+});
+
 impl Capabilities {
     /// Reads them from the parameters of `initialize`: `clientCapabilities` of version 1 and `capabilities` of version 2.
     pub(super) fn read(envelope: &Envelope<'_>) -> Self {
@@ -306,6 +359,12 @@ pub(crate) struct ClientToolSet {
     pub(crate) write_files: bool,
     pub(crate) terminals: bool,
 }
+
+record!(ClientToolSet {
+    read_files,
+    write_files,
+    terminals,
+});
 
 impl ClientToolSet {
     /// Whether the server answers the agent's requests of this method.

@@ -30,6 +30,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Endpoint, Framing};
+use crate::record::record_names;
 use crate::{Accept, Rejection, Request, Route};
 
 /// The query parameter with the session that a client only watches.
@@ -49,6 +50,8 @@ pub enum AgentProtocol {
     /// Any other JSON-RPC 2.0 protocol, for example the Model Context Protocol.
     JsonRpc,
 }
+
+record_names!(AgentProtocol { Acp, JsonRpc });
 
 /// Whether clients may load sessions of a shared agent that the server has never seen, such as those in the agent's own
 /// history.

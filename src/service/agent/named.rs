@@ -7,6 +7,7 @@
 
 use std::borrow::Cow;
 
+use crate::record::record_names;
 use crate::service::json::{Skimmer, unescape};
 use crate::service::jsonrpc::{Envelope, folded};
 
@@ -25,6 +26,12 @@ pub(crate) enum Places {
     /// Nowhere, because the settings say so.
     Nowhere,
 }
+
+record_names!(Places {
+    Schema,
+    Anywhere,
+    Nowhere,
+});
 
 /// The sessions that a message names.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -2,9 +2,12 @@
 
 use std::collections::HashSet;
 
+use serde_json::Value;
+
 use super::initialize::version_of;
 use super::{AgentConfig, AgentProtocol, BINARY, MAX_UNREAD, WATCH, figures};
 use crate::log_event::{log_event, word};
+use crate::record::{Loader, RecordError, Saver, State, record, state};
 use crate::service::Framing;
 use crate::service::child::{Child, ChildEvent, ChildInput, ClientPrograms, code_and_signal};
 use crate::service::framing::Decoder;
@@ -39,6 +42,15 @@ struct ClientAgent {
     /// The normalized ids of the client's requests that the agent has not answered.
     client_requests: HashSet<IdKey>,
 }
+
+record!(ClientAgent {
+    decoder,
+    refused,
+    begun,
+    has_batches,
+    broken,
+    client_requests,
+});
 
 impl ClientAgent {
     /// Tracks the pending requests through a message of the client.
@@ -145,6 +157,12 @@ pub struct AgentPerClient {
     /// The number of binary messages, which are ignored.
     dropped: u64,
 }
+
+state!(AgentPerClient {
+    keep config,
+    agents,
+    dropped,
+});
 
 impl AgentPerClient {
     /// Creates the service. Agent processes start when clients connect.
@@ -431,6 +449,28 @@ impl Service for AgentPerClient {
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         self.agents.clients(visit);
+    }
+
+    fn carries(&self, _: ServiceId) -> bool {
+        true
+    }
+
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        State::save(self, to)
+    }
+
+    fn restore(
+        &mut self,
+        ctx: &mut Context,
+        state: Value,
+        from: &mut Loader,
+    ) -> Result<(), RecordError> {
+        self.load(state, from)?;
+        self.agents.check_framing(self.config.framing)?;
+        if from.is_rehearsal() {
+            return Ok(());
+        }
+        self.agents.watch_again(ctx)
     }
 
     fn stopping(&mut self, ctx: &mut Context) {

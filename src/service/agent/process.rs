@@ -1,6 +1,7 @@
 //! An agent process of a shared agent: the child, the lines queued for it, and its restarts.
 
 use crate::Context;
+use crate::record::state;
 use crate::service::child::{HIGH_WATER, Keeper, LOW_WATER, RestartLimit};
 use crate::service::jsonrpc::LineDecoder;
 
@@ -18,6 +19,15 @@ pub(super) struct AgentProcess {
     /// Whether the agent has left so much unread that its clients wait.
     is_behind: bool,
 }
+
+state!(AgentProcess {
+    into program,
+    decoder,
+    lines,
+    held,
+    holds,
+    is_behind,
+});
 
 impl AgentProcess {
     pub(super) fn new(restart_limit: RestartLimit) -> Self {

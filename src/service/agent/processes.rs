@@ -1,8 +1,11 @@
 //! The processes of a shared agent: one for each kind of client. The router knows them by their index.
 
+use serde_json::{Value, json};
+
 use super::MAX_UNREAD;
 use super::process::AgentProcess;
 use super::router::Router;
+use crate::record::{Fields, Loader, Record, RecordError, Saver, State, record};
 use crate::service::child::{Child, ChildEvent, RestartLimit};
 use crate::{ClientId, Context, TimerId};
 
@@ -19,7 +22,65 @@ pub(super) struct AgentProcesses {
     pressure: Pressure,
 }
 
+/// Call [`AgentProcesses::watch_again`] after loading them.
+impl State for AgentProcesses {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self {
+            present,
+            stopping,
+            ended_restarts,
+            restart_limit: _,
+            pressure,
+        } = self;
+        let present = present.iter().map(|process| {
+            let process = process.as_ref();
+            process.map_or(Value::Null, |process| process.save(to))
+        });
+        let present: Vec<Value> = present.collect();
+        json!({
+            "present": present,
+            "stopping": stopping.save(to),
+            "ended_restarts": ended_restarts,
+            "pressure": pressure.save(to),
+        })
+    }
+
+    fn load(&mut self, value: Value, from: &mut Loader) -> Result<(), RecordError> {
+        let mut fields = Fields::of(value)?;
+        let present: Vec<Value> = fields.take("present", from)?;
+        self.present.clear();
+        for value in present {
+            let mut process = AgentProcess::new(self.restart_limit);
+            let is_present = !value.is_null();
+            if is_present {
+                process.load(value, from)?;
+            }
+            self.present.push(is_present.then_some(process));
+        }
+        self.stopping = fields.take("stopping", from)?;
+        self.ended_restarts = fields.take("ended_restarts", from)?;
+        self.pressure = fields.take("pressure", from)?;
+        Ok(())
+    }
+}
+
 impl AgentProcesses {
+    /// Continues after the program of the server has replaced itself.
+    ///
+    /// # Errors
+    ///
+    /// A process cannot be watched.
+    pub(super) fn watch_again(&mut self, ctx: &mut Context) -> Result<(), RecordError> {
+        for (_, process) in self.iter_mut() {
+            process.program.watch_again(ctx);
+            if let Some(child) = process.program.child_mut() {
+                child.watch_again(ctx)?;
+            }
+        }
+        let mut stopping = self.stopping.iter_mut();
+        stopping.try_for_each(|child| child.watch_again(ctx))
+    }
+
     /// The first process, which has not been started.
     pub(super) fn new(restart_limit: RestartLimit) -> Self {
         Self {
@@ -210,6 +271,12 @@ struct Pressure {
     /// Clients that have sent or got a message since then, while a process is behind.
     touched: Vec<ClientId>,
 }
+
+record!(Pressure {
+    is_behind,
+    has_changed,
+    touched,
+});
 
 impl Pressure {
     /// A process got behind, is no longer behind, or was removed while it was behind.

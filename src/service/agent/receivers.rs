@@ -1,11 +1,14 @@
 //! The receivers of the router's messages: the agent processes, the clients, and the server itself, which does some things for agents
 //! in the place of clients.
 
+use serde_json::{Value, json};
+
 use super::client_tools::ClientTools;
 use super::durable::{Announcement, Durable};
 use super::figures;
 use super::processes::AgentProcesses;
 use super::router::{BatchSender, Batches, Collected, RouterOutput, ServedRequest, ServerFacts};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, State};
 use crate::service::jsonrpc::push_line;
 use crate::sys::random_uuid;
 use crate::{ClientId, CloseCode, Context, Message, Scope};
@@ -33,6 +36,38 @@ impl Receivers {
             durable: Durable::default(),
             tools,
         }
+    }
+
+    /// Writes down what the next program needs.
+    pub(super) fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self {
+            processes,
+            batches,
+            durable,
+            tools,
+        } = self;
+        json!({
+            "processes": processes.save(to),
+            "batches": batches.save(to),
+            "durable": durable.save(to),
+            "tools": tools.save(to),
+        })
+    }
+
+    /// Continues with what another server has saved.
+    pub(super) fn load(
+        &mut self,
+        ctx: &mut Context,
+        value: Value,
+        from: &mut Loader,
+    ) -> Result<(), RecordError> {
+        let mut fields = Fields::of(value)?;
+        fields.load("processes", &mut self.processes, from)?;
+        self.batches = fields.take("batches", from)?;
+        self.durable = fields.take("durable", from)?;
+        let tools = fields.take("tools", from)?;
+        let loaded = self.tools.load(ctx, tools, from);
+        loaded.map_err(|error| error.inside("tools"))
     }
 
     /// The output of the router while it handles anything but a message from a process.

@@ -1,6 +1,8 @@
 //! The shared agent: one process for each kind of client. The router passes messages between the clients and the standard
 //! streams of the processes.
 
+use serde_json::{Value, json};
+
 use super::client_tools::{Answer, ClientTools};
 use super::durable::{self, First, RETAINED, ResumeFailure, resume_failed};
 use super::processes::AgentProcesses;
@@ -8,6 +10,7 @@ use super::receivers::{ContextOutput, Receivers, Sender};
 use super::router::{BatchSender, ProcessChange, Router, RouterLimits, Viewer};
 use super::{AcpResumable, AgentConfig, AgentProtocol, Approvals, MAX_UNREAD, WATCH, figures};
 use crate::log_event::{log_event, word};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, State};
 use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
 use crate::service::deadlines::Alarm;
 use crate::service::jsonrpc::MessageLine;
@@ -87,6 +90,14 @@ impl Agent {
             wakeup: Alarm::default(),
             failure: None,
         }
+    }
+
+    /// Prepares what depends on the server. Returns why it cannot be used.
+    fn open(&mut self, ctx: &Context) -> Result<(), String> {
+        if let Some(memory) = ctx.config().memory {
+            self.router.limit_histories(memory);
+        }
+        self.receivers.tools.open()
     }
 
     /// Lets the router handle an event and sends the resulting lines.
@@ -390,10 +401,7 @@ fn connection_id<'a>(request: &'a Request<'_>) -> Option<&'a str> {
 
 impl Service for Agent {
     fn started(&mut self, ctx: &mut Context) {
-        if let Some(memory) = ctx.config().memory {
-            self.router.limit_histories(memory);
-        }
-        if let Err(failure) = self.receivers.tools.open() {
+        if let Err(failure) = self.open(ctx) {
             self.failure = Some(failure);
             return ctx.stop();
         }
@@ -586,6 +594,56 @@ impl Service for Agent {
 
     fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
+    }
+
+    fn carries(&self, _: ServiceId) -> bool {
+        true
+    }
+
+    fn make_portable(&mut self, ctx: &mut Context) {
+        self.receivers.tools.make_portable(ctx);
+    }
+
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self {
+            config,
+            router,
+            receivers,
+            // The router says when it is needed.
+            wakeup: _,
+            failure: _,
+        } = self;
+        json!({
+            "protocol": config.protocol.save(to),
+            "router": router.save(to),
+            "receivers": receivers.save(to),
+        })
+    }
+
+    fn restore(
+        &mut self,
+        ctx: &mut Context,
+        state: Value,
+        from: &mut Loader,
+    ) -> Result<(), RecordError> {
+        let mut fields = Fields::of(state)?;
+        let protocol: AgentProtocol = fields.take("protocol", from)?;
+        if protocol != self.config.protocol {
+            let why = "the protocol of an agent that runs cannot be changed";
+            return Err(RecordError::new(why));
+        }
+        self.open(ctx).map_err(RecordError::new)?;
+        fields.load("router", &mut self.router, from)?;
+        let receivers = fields.take("receivers", from)?;
+        let loaded = self.receivers.load(ctx, receivers, from);
+        loaded.map_err(|error| error.inside("receivers"))?;
+        if from.is_rehearsal() {
+            return Ok(());
+        }
+        self.receivers.processes.watch_again(ctx)?;
+        let now = ctx.now();
+        self.with_router(ctx, |router, output| router.handle_timeout(now, output));
+        Ok(())
     }
 
     fn stopping(&mut self, ctx: &mut Context) {

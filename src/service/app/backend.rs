@@ -6,8 +6,11 @@ use std::io;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use super::command::TopicsOf;
 use super::events::Events;
+use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
 use crate::service::child::{Child, ChildEvent, describe};
 use crate::service::lines::Line;
 use crate::service::pipe::{LineReader, PipeState, Writer};
@@ -24,6 +27,32 @@ pub(super) enum Backend {
         output: Writer,
         broken: bool,
     },
+}
+
+/// Call [`Backend::watch_again`] after restoring it.
+impl Record for Backend {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match self {
+            Self::Child(child) => json!({"child": child.save(to)}),
+            Self::Stdio {
+                input,
+                output,
+                broken,
+            } => json!({"input": input.save(to), "output": output.save(to), "broken": broken}),
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        if let Some(child) = fields.take("child", from)? {
+            return Ok(Self::Child(child));
+        }
+        Ok(Self::Stdio {
+            input: fields.take("input", from)?,
+            output: fields.take("output", from)?,
+            broken: fields.take("broken", from)?,
+        })
+    }
 }
 
 /// The result of a source or timer event.
@@ -52,6 +81,23 @@ impl Backend {
             output: Writer::new(ctx, output)?,
             broken: false,
         })
+    }
+
+    /// Continues after the program of the server has replaced itself.
+    ///
+    /// # Errors
+    ///
+    /// The process or its streams cannot be watched.
+    pub(super) fn watch_again(&mut self, ctx: &mut Context) -> Result<(), RecordError> {
+        let failed =
+            |error| RecordError::new(format!("cannot watch the standard streams: {error}"));
+        match self {
+            Self::Child(child) => child.watch_again(ctx),
+            Self::Stdio { input, output, .. } => {
+                input.watch_again(ctx).map_err(failed)?;
+                output.watch_again(ctx).map_err(failed)
+            }
+        }
     }
 
     /// The queue of events, unless its reader has closed it.
@@ -189,6 +235,29 @@ enum Reply {
     Topics { id: String, of: TopicsOf },
 }
 
+impl Record for Reply {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match self {
+            Self::Error { message, line } => json!({"error": message, "line": line}),
+            Self::Status { id } => json!({"id": id}),
+            Self::Topics { id, of } => json!({"id": id, "topics": of.save(to)}),
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        if let Some(message) = fields.take("error", from)? {
+            let line = fields.take("line", from)?;
+            return Ok(Self::Error { message, line });
+        }
+        let id = fields.take("id", from)?;
+        Ok(match fields.take("topics", from)? {
+            Some(of) => Self::Topics { id, of },
+            None => Self::Status { id },
+        })
+    }
+}
+
 impl Reply {
     fn size(&self) -> usize {
         match self {
@@ -220,6 +289,17 @@ pub(super) struct ReplyQueue {
     /// The number of invalid lines in a row.
     invalid: u32,
 }
+
+record!(ReplyQueue {
+    waiting,
+    bytes,
+    drained,
+    left_out,
+    left_out_line,
+    errors,
+    allowed_at,
+    invalid,
+});
 
 impl Default for ReplyQueue {
     fn default() -> Self {

@@ -4,8 +4,9 @@ use std::borrow::Cow;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::record::{Fields, Loader, Record, RecordError, Saver};
 use crate::service::json::{NotJson, Skimmer};
 use crate::{ClientId, CloseCode, Keep, OwnedMessage};
 
@@ -65,6 +66,25 @@ pub(super) enum TopicsOf {
     Client(ClientId),
     /// The members of a topic.
     Members(String),
+}
+
+impl Record for TopicsOf {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match self {
+            Self::All => json!({}),
+            Self::Client(client) => json!({"client": client.save(to)}),
+            Self::Members(topic) => json!({"members": topic}),
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        if let Some(client) = fields.take("client", from)? {
+            return Ok(Self::Client(client));
+        }
+        let members: Option<String> = fields.take("members", from)?;
+        Ok(members.map_or(Self::All, Self::Members))
+    }
 }
 
 /// The maximum number of fields of a command. Further fields are unknown ones.

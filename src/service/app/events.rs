@@ -5,6 +5,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
 
 use super::command::TopicsOf;
+use crate::record::record;
 use crate::server::{is_token_protocol, without_resume, without_token};
 use crate::{ClientId, CloseReason, Context, ListenAddress, Message, Request, Status};
 
@@ -16,6 +17,8 @@ const MAX_LISTED: usize = 1000;
 pub(super) struct Events {
     lines: Vec<u8>,
 }
+
+record!(Events { lines });
 
 impl Events {
     pub(super) fn is_empty(&self) -> bool {

@@ -9,16 +9,19 @@ mod events;
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use self::backend::{Backend, BackendEvent, ReplyQueue};
 use self::command::{AppCommand, CommandFields};
 use self::events::Events;
 use super::Endpoint;
 use super::child::{Keeper, OnFailure, RestartLimit};
 use super::lines::Line;
+use crate::record::{Loader, RecordError, Saver, State, state};
 use crate::text::printable;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Readiness, Rejection, Request,
-    Route, Service, SourceId, SubscribeError, TimerId, Token,
+    Route, Service, ServiceId, SourceId, SubscribeError, TimerId, Token,
 };
 use std::ops::ControlFlow;
 
@@ -118,6 +121,16 @@ pub struct App {
     pause: Option<TimerId>,
     failure: Option<String>,
 }
+
+state!(App {
+    keep config,
+    into program,
+    events,
+    replies,
+    // It is set again if it is needed.
+    keep pause,
+    keep failure,
+});
 
 impl App {
     /// Creates the service. The program starts with the server.
@@ -364,6 +377,33 @@ impl Service for App {
 
     fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
+    }
+
+    fn carries(&self, _: ServiceId) -> bool {
+        true
+    }
+
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        State::save(self, to)
+    }
+
+    fn restore(
+        &mut self,
+        ctx: &mut Context,
+        state: Value,
+        from: &mut Loader,
+    ) -> Result<(), RecordError> {
+        self.load(state, from)?;
+        if from.is_rehearsal() {
+            return Ok(());
+        }
+        self.program.watch_again(ctx);
+        if let Some(backend) = self.program.child_mut() {
+            backend.watch_again(ctx)?;
+        }
+        self.handle(ctx, BackendEvent::Nothing);
+        self.try_restart(ctx);
+        Ok(())
     }
 
     fn stopping(&mut self, ctx: &mut Context) {

@@ -4,7 +4,11 @@
 use std::hash::Hash;
 use std::ops::ControlFlow;
 
+use serde_json::{Value, json};
+
 use super::{Child, ChildEvent, HIGH_WATER, LOW_WATER, TurnOutput};
+use crate::record::{Fields, Loader, Record, RecordError, Saver};
+use crate::service::Framing;
 use crate::service::id_map::IdMap;
 use crate::service::lines::Line;
 use crate::{ClientId, Context, Metrics, Rejection, SourceId, StatusFields, TimerId};
@@ -116,6 +120,26 @@ struct Entry<T> {
     state: T,
 }
 
+impl<T: Record> Record for Entry<T> {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self {
+            child,
+            is_orphan,
+            state,
+        } = self;
+        json!({"child": child.save(to), "is_orphan": is_orphan, "state": state.save(to)})
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        Ok(Self {
+            child: fields.take("child", from)?,
+            is_orphan: fields.take("is_orphan", from)?,
+            state: fields.take("state", from)?,
+        })
+    }
+}
+
 /// Gets the lines of a child, with their numbers.
 type Output<'a> = dyn FnMut(&mut Context, u64, Line<'_>) -> ControlFlow<()> + 'a;
 
@@ -151,7 +175,63 @@ impl<W, T> Default for ClientPrograms<W, T> {
     }
 }
 
+/// Call [`ClientPrograms::watch_again`] after restoring them. A server that stops is not saved.
+impl<W: Record, T: Record> Record for ClientPrograms<W, T> {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self {
+            starting,
+            entries,
+            index: _,
+            started,
+            is_draining: _,
+            is_stopping: _,
+        } = self;
+        json!({
+            "starting": starting.save(to),
+            "entries": entries.save(to),
+            "started": started,
+        })
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        Ok(Self {
+            starting: fields.take("starting", from)?,
+            entries: fields.take("entries", from)?,
+            started: fields.take("started", from)?,
+            ..Self::default()
+        })
+    }
+}
+
 impl<W, T> ClientPrograms<W, T> {
+    /// Continues after the program of the server has replaced itself.
+    ///
+    /// # Errors
+    ///
+    /// A process cannot be watched.
+    pub(crate) fn watch_again(&mut self, ctx: &mut Context) -> Result<(), RecordError> {
+        for client in self.starting.keys() {
+            ctx.queue_start(*client);
+        }
+        for (client, entry) in &mut self.entries {
+            entry.child.watch_again(ctx)?;
+            self.index
+                .add(*client, entry.child.sources(), entry.child.timer());
+        }
+        Ok(())
+    }
+
+    /// Checks that every program divides its output into messages in this way.
+    ///
+    /// # Errors
+    ///
+    /// A program that runs has another framing.
+    pub(crate) fn check_framing(&self, framing: Framing) -> Result<(), RecordError> {
+        let mut children = self.entries.values().map(|entry| &entry.child);
+        children.try_for_each(|child| child.check_framing(framing))
+    }
+
     /// The number of programs, including those that are being stopped.
     pub(crate) fn count(&self) -> usize {
         self.entries.len()

@@ -3,7 +3,11 @@
 
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use super::Child;
+use crate::record::{Fields, Loader, Record, RecordError, Saver, State, state};
+use crate::service::deadlines::Alarm;
 use crate::{Context, Time, TimerId};
 
 /// The delay before the first restart. Each further restart within the window doubles it.
@@ -76,6 +80,13 @@ struct Backoff {
     restarts: u64,
 }
 
+state!(Backoff {
+    keep limit,
+    failures,
+    has_run,
+    restarts,
+});
+
 impl Backoff {
     pub(super) fn new(limit: RestartLimit) -> Self {
         Self {
@@ -91,18 +102,13 @@ impl Backoff {
         self.has_run = true;
     }
 
-    /// Handles the exit of the program, or the failure to start it. Returns the timer of the next start, or `None` if the service
+    /// Handles the exit of the program, or the failure to start it. Returns the time of the next start, or `None` if the service
     /// must give up. `path` is the route of the service.
-    pub(super) fn handle_failure(
-        &mut self,
-        ctx: &mut Context,
-        path: &str,
-        failure: &str,
-    ) -> Option<TimerId> {
-        let delay = self.next_delay(ctx.now())?;
+    pub(super) fn handle_failure(&mut self, now: Time, path: &str, failure: &str) -> Option<Time> {
+        let delay = self.next_delay(now)?;
         log::error!("route {path}: {failure}; restarting it in {delay:?}");
         self.restarts += 1;
-        Some(ctx.set_timer(delay))
+        Some(now + delay)
     }
 
     /// Records a failure. Returns the delay before the next start.
@@ -141,12 +147,12 @@ impl Backoff {
     }
 }
 
-/// The state of the program.
+/// What the keeper does.
 #[derive(Debug)]
-enum State<P> {
+enum Phase<P> {
     Running(Box<P>),
-    /// The delay before the next start ends when this timer expires.
-    Backoff(TimerId),
+    /// The delay before the next start ends when this alarm goes off.
+    Backoff(Alarm),
     /// The delay has ended.
     Ready,
     /// The start is queued in the loop.
@@ -162,41 +168,79 @@ enum State<P> {
 /// says so. `child` and `is_*` are getters.
 #[derive(Debug)]
 pub(crate) struct Keeper<P = Child> {
-    state: State<P>,
+    phase: Phase<P>,
     backoff: Backoff,
 }
 
+/// Call [`Keeper::watch_again`] after loading it.
+impl<P: Record> State for Keeper<P> {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self { phase, backoff } = self;
+        let (state, detail) = match phase {
+            Phase::Running(child) => ("running", child.save(to)),
+            Phase::Backoff(alarm) => ("backoff", alarm.save(to)),
+            Phase::Ready => ("ready", Value::Null),
+            Phase::Queued => ("queued", Value::Null),
+            Phase::Gone => ("gone", Value::Null),
+        };
+        json!({"state": state, "detail": detail, "backoff": backoff.save(to)})
+    }
+
+    fn load(&mut self, value: Value, from: &mut Loader) -> Result<(), RecordError> {
+        let mut fields = Fields::of(value)?;
+        let state: String = fields.take("state", from)?;
+        self.phase = match state.as_str() {
+            "running" => Phase::Running(fields.take("detail", from)?),
+            "backoff" => Phase::Backoff(fields.take("detail", from)?),
+            "ready" => Phase::Ready,
+            "queued" => Phase::Queued,
+            "gone" => Phase::Gone,
+            _ => return Err(RecordError::new("an unknown state")),
+        };
+        fields.load("backoff", &mut self.backoff, from)
+    }
+}
+
 impl<P> Keeper<P> {
+    /// Continues after the program of the server has replaced itself. The owner watches the child again.
+    pub(crate) fn watch_again(&mut self, ctx: &mut Context) {
+        match &mut self.phase {
+            Phase::Backoff(alarm) => alarm.wake(ctx),
+            Phase::Queued => ctx.queue_own_start(),
+            Phase::Running(_) | Phase::Ready | Phase::Gone => {}
+        }
+    }
+
     /// A program that has not been started.
     pub(crate) fn new(limit: RestartLimit) -> Self {
         Self {
-            state: State::Gone,
+            phase: Phase::Gone,
             backoff: Backoff::new(limit),
         }
     }
 
     /// The running program.
     pub(crate) fn child(&self) -> Option<&P> {
-        match &self.state {
-            State::Running(child) => Some(child),
+        match &self.phase {
+            Phase::Running(child) => Some(child),
             _ => None,
         }
     }
 
     pub(crate) fn child_mut(&mut self) -> Option<&mut P> {
-        match &mut self.state {
-            State::Running(child) => Some(child),
+        match &mut self.phase {
+            Phase::Running(child) => Some(child),
             _ => None,
         }
     }
 
     pub(crate) fn is_running(&self) -> bool {
-        matches!(self.state, State::Running(_))
+        matches!(self.phase, Phase::Running(_))
     }
 
     /// Whether the delay before the next start has ended, and the start is not queued yet.
     pub(crate) fn is_ready(&self) -> bool {
-        matches!(self.state, State::Ready)
+        matches!(self.phase, Phase::Ready)
     }
 
     /// Whether the program does not run and has failed more often than the limit allows.
@@ -217,8 +261,8 @@ impl<P> Keeper<P> {
 
     /// Queues a start in the loop, unless the program runs or is started later in any case.
     pub(crate) fn queue(&mut self, ctx: &mut Context) {
-        if matches!(self.state, State::Gone | State::Ready) {
-            self.state = State::Queued;
+        if matches!(self.phase, Phase::Gone | Phase::Ready) {
+            self.phase = Phase::Queued;
             ctx.queue_own_start();
         }
     }
@@ -226,52 +270,60 @@ impl<P> Keeper<P> {
     /// Whether the start is queued in the loop.
     #[cfg(feature = "mcp")]
     pub(crate) fn is_queued(&self) -> bool {
-        matches!(self.state, State::Queued)
+        matches!(self.phase, Phase::Queued)
     }
 
     /// Whether the owner must start the program now, because its start was queued. It is queued no more.
     pub(crate) fn begin(&mut self) -> bool {
-        let is_queued = matches!(self.state, State::Queued);
+        let is_queued = matches!(self.phase, Phase::Queued);
         if is_queued {
-            self.state = State::Gone;
+            self.phase = Phase::Gone;
         }
         is_queued
     }
 
     /// Records that the program was started.
     pub(crate) fn handle_start(&mut self, child: P) {
-        self.state = State::Running(Box::new(child));
+        self.phase = Phase::Running(Box::new(child));
         self.backoff.handle_start();
     }
 
     /// Records that the program has exited.
     pub(crate) fn handle_exit(&mut self) {
-        self.state = State::Gone;
+        self.phase = Phase::Gone;
     }
 
     /// Handles the exit of the program, or the failure to start it: it is started again after a delay. Returns false if the
     /// service must give up. `path` is the route of the service.
     pub(crate) fn handle_failure(&mut self, ctx: &mut Context, path: &str, why: &str) -> bool {
-        let timer = self.backoff.handle_failure(ctx, path, why);
-        self.state = timer.map_or(State::Gone, State::Backoff);
-        timer.is_some()
+        let Some(at) = self.backoff.handle_failure(ctx.now(), path, why) else {
+            self.phase = Phase::Gone;
+            return false;
+        };
+        let mut alarm = Alarm::default();
+        alarm.set(ctx, Some(at));
+        self.phase = Phase::Backoff(alarm);
+        true
     }
 
     /// Whether this timer, which has expired, is that of the next start.
     pub(crate) fn expire(&mut self, timer: TimerId) -> bool {
-        let is_due = matches!(self.state, State::Backoff(own) if own == timer);
+        let is_due = match &mut self.phase {
+            Phase::Backoff(alarm) => alarm.expire(timer),
+            _ => false,
+        };
         if is_due {
-            self.state = State::Ready;
+            self.phase = Phase::Ready;
         }
         is_due
     }
 
     /// Takes the child out while it handles an event whose output needs the owner of the keeper, or for good.
     pub(crate) fn take_child(&mut self) -> Option<Box<P>> {
-        match std::mem::replace(&mut self.state, State::Gone) {
-            State::Running(child) => Some(child),
+        match std::mem::replace(&mut self.phase, Phase::Gone) {
+            Phase::Running(child) => Some(child),
             other => {
-                self.state = other;
+                self.phase = other;
                 None
             }
         }
@@ -279,18 +331,18 @@ impl<P> Keeper<P> {
 
     /// Puts back the child that was taken out.
     pub(crate) fn put_back(&mut self, child: Box<P>) {
-        self.state = State::Running(child);
+        self.phase = Phase::Running(child);
     }
 
     /// Gives the program up: it is not started again. Returns the child if it runs.
     pub(crate) fn give_up(&mut self, ctx: &mut Context) -> Option<Box<P>> {
-        match std::mem::replace(&mut self.state, State::Gone) {
-            State::Running(child) => Some(child),
-            State::Backoff(timer) => {
-                ctx.cancel_timer(timer);
+        match std::mem::replace(&mut self.phase, Phase::Gone) {
+            Phase::Running(child) => Some(child),
+            Phase::Backoff(mut alarm) => {
+                alarm.set(ctx, None);
                 None
             }
-            State::Ready | State::Queued | State::Gone => None,
+            Phase::Ready | Phase::Queued | Phase::Gone => None,
         }
     }
 }

@@ -4,8 +4,11 @@ use std::io;
 use std::ops::ControlFlow;
 use std::process::{Command, ExitStatus, Stdio};
 
+use serde_json::{Value, json};
+
 use super::supervisor::{Escalation, StopPlan, Supervisor, code_and_signal};
 use crate::log_event::log_event;
+use crate::record::{Fields, Loader, Record, RecordError, Saver};
 use crate::service::deadlines::Alarm;
 use crate::service::framing::{Decoder, Framing};
 use crate::service::lines::Line;
@@ -47,6 +50,41 @@ pub(crate) struct Child {
     stderr: Option<LineReader>,
     /// Goes off at the supervisor's deadline.
     alarm: Alarm,
+}
+
+/// Call [`Child::watch_again`] after restoring it.
+impl Record for Child {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self {
+            name,
+            supervisor,
+            stdin,
+            stdout,
+            stderr,
+            alarm: _,
+        } = self;
+        json!({
+            "name": name,
+            "supervisor": supervisor.save(to),
+            "stdin": stdin.save(to),
+            "stdout": stdout.save(to),
+            "stderr": stderr.save(to),
+        })
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        let supervisor = fields.take("supervisor", from)?;
+        let supervisor = Supervisor::restore(supervisor, from, StopPlan::CLOSE_INPUT);
+        Ok(Self {
+            name: fields.take("name", from)?,
+            supervisor: supervisor.map_err(|error| error.inside("supervisor"))?,
+            stdin: fields.take("stdin", from)?,
+            stdout: fields.take("stdout", from)?,
+            stderr: fields.take("stderr", from)?,
+            alarm: Alarm::default(),
+        })
+    }
 }
 
 /// The result of an event for a child.
@@ -128,6 +166,39 @@ impl Child {
             self.stderr = Some(LineReader::new(ctx, NonblockingFd::own(pipe)?, LOG_LINE)?);
         }
         Ok(())
+    }
+
+    /// Continues after the program of the server has replaced itself.
+    ///
+    /// # Errors
+    ///
+    /// The process cannot be watched.
+    pub(crate) fn watch_again(&mut self, ctx: &mut Context) -> Result<(), RecordError> {
+        let failed = |error| RecordError::new(format!("cannot watch {:?}: {error}", self.name));
+        if let Some(stdin) = &mut self.stdin {
+            stdin.watch_again(ctx).map_err(failed)?;
+        }
+        for reader in [&mut self.stdout, &mut self.stderr].into_iter().flatten() {
+            reader.watch_again(ctx).map_err(failed)?;
+        }
+        self.supervisor.watch_again(ctx).map_err(failed)?;
+        self.arm(ctx);
+        Ok(())
+    }
+
+    /// Checks that its output is divided into messages in this way, unless it has closed its output.
+    ///
+    /// # Errors
+    ///
+    /// It has another framing, which cannot be changed while it runs.
+    pub(crate) fn check_framing(&self, framing: Framing) -> Result<(), RecordError> {
+        match self.stdout.as_ref().map(LineReader::framing) {
+            Some(other) if other != framing => Err(RecordError::new(format!(
+                "{:?} runs with the framing {other}, which cannot be changed",
+                self.name
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Continues to read the program's output after a line has paused it.

@@ -9,7 +9,10 @@
 use std::fmt;
 use std::ops::ControlFlow;
 
+use serde_json::{Value, json};
+
 use super::lines::{Line, LineSplitter};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
 use crate::text::printable;
 
 /// The maximum length of a header block in bytes, including the empty line at its end.
@@ -142,7 +145,38 @@ enum Kind {
     ContentLength(Box<ContentLength>),
 }
 
+impl Record for Decoder {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match &self.0 {
+            Kind::Lines(lines) => json!({"lines": lines.save(to)}),
+            Kind::Raw { limit, number } => json!({"raw": [limit, number]}),
+            Kind::ContentLength(messages) => json!({"content_length": messages.save(to)}),
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        if let Some(lines) = fields.take("lines", from)? {
+            return Ok(Self(Kind::Lines(lines)));
+        }
+        if let Some(messages) = fields.take("content_length", from)? {
+            return Ok(Self(Kind::ContentLength(messages)));
+        }
+        let (limit, number) = fields.take("raw", from)?;
+        Ok(Self(Kind::Raw { limit, number }))
+    }
+}
+
 impl Decoder {
+    /// How messages are separated.
+    pub(crate) fn framing(&self) -> Framing {
+        match &self.0 {
+            Kind::Lines(_) => Framing::Lines,
+            Kind::Raw { .. } => Framing::Raw,
+            Kind::ContentLength(_) => Framing::ContentLength,
+        }
+    }
+
     /// Accepts messages of at most `limit` bytes.
     pub(crate) fn new(framing: Framing, limit: usize) -> Self {
         Self(match framing {
@@ -217,6 +251,30 @@ const START: State = State::Header {
     length: None,
 };
 
+impl Record for State {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match self {
+            Self::Header { line, length } => json!({"line": line, "length": length.save(to)}),
+            Self::Body(length) => json!({"body": length}),
+            Self::Broken => json!({"broken": true}),
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        if fields.take("broken", from) == Ok(Some(true)) {
+            return Ok(Self::Broken);
+        }
+        Ok(match fields.take("body", from)? {
+            Some(length) => Self::Body(length),
+            None => Self::Header {
+                line: fields.take("line", from)?,
+                length: fields.take("length", from)?,
+            },
+        })
+    }
+}
+
 /// Decodes a stream with header blocks.
 #[derive(Debug)]
 struct ContentLength {
@@ -225,6 +283,13 @@ struct ContentLength {
     held: Vec<u8>,
     number: u64,
 }
+
+record!(ContentLength {
+    limit,
+    state,
+    held,
+    number,
+});
 
 type OnMessage<'a> = &'a mut dyn FnMut(u64, Line<'_>) -> ControlFlow<()>;
 

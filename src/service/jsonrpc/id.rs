@@ -11,6 +11,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use crate::record::{record, record_names};
 use crate::service::json::{Skimmer, quote, unescape};
 
 /// The maximum length of an id or a progress token, as written, in bytes.
@@ -25,6 +26,8 @@ const MAX_ZEROS: i64 = 40;
 /// An id in a form that does not depend on how it is written: two ids are the same if their keys are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct IdKey(Box<str>);
+
+record!(IdKey as Box<str>);
 
 impl IdKey {
     /// The key of an id, which is valid JSON.
@@ -212,6 +215,27 @@ pub(crate) struct IdRecovery {
     id: Vec<u8>,
     has_method: bool,
 }
+
+record!(IdRecovery {
+    depth,
+    in_string,
+    is_escaped,
+    position,
+    key,
+    value,
+    keeps_value,
+    ids,
+    id,
+    has_method,
+});
+
+record_names!(Position {
+    Outside,
+    BeforeKey,
+    Key,
+    AfterKey,
+    Value,
+});
 
 impl IdRecovery {
     /// Recovers the id of a complete message.

@@ -13,6 +13,8 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use super::envelope::Envelope;
 #[cfg(test)]
 use super::envelope::MessageKind;
@@ -21,6 +23,7 @@ use super::members::member;
 use super::spelling::is_spelling_of;
 use super::text::splice;
 use crate::Time;
+use crate::record::{Fields, Loader, Record, RecordError, Saver, State, record};
 use crate::service::deadlines::Deadlines;
 use crate::service::id_map::IdMap;
 use crate::service::json::{Skimmer, quote};
@@ -34,6 +37,8 @@ pub(crate) const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 #[derive(Debug, Default)]
 pub(crate) struct UpstreamIds(u64);
 
+record!(UpstreamIds as u64);
+
 impl UpstreamIds {
     pub(crate) fn next(&mut self) -> u64 {
         self.0 += 1;
@@ -46,6 +51,23 @@ impl UpstreamIds {
 pub(crate) struct Pending<R> {
     requests: IdMap<u64, R>,
     deadlines: Deadlines<u64>,
+}
+
+/// The time limit is a setting.
+impl<R: Record> State for Pending<R> {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self {
+            requests,
+            deadlines,
+        } = self;
+        json!({"requests": requests.save(to), "deadlines": deadlines.save(to)})
+    }
+
+    fn load(&mut self, value: Value, from: &mut Loader) -> Result<(), RecordError> {
+        let mut fields = Fields::of(value)?;
+        self.requests = fields.take("requests", from)?;
+        fields.load("deadlines", &mut self.deadlines, from)
+    }
 }
 
 impl<R> Pending<R> {
@@ -137,12 +159,41 @@ pub(crate) struct Forwarded<C> {
     pub(crate) call: C,
 }
 
+impl<C: Record> Record for Forwarded<C> {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self {
+            process,
+            upstream_id,
+            sender_ids,
+            call,
+        } = self;
+        json!({
+            "process": process,
+            "upstream_id": upstream_id,
+            "sender_ids": sender_ids.save(to),
+            "call": call.save(to),
+        })
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        Ok(Self {
+            process: fields.take("process", from)?,
+            upstream_id: fields.take("upstream_id", from)?,
+            sender_ids: fields.take("sender_ids", from)?,
+            call: fields.take("call", from)?,
+        })
+    }
+}
+
 /// The ids of a request, as its sender wrote them.
 #[derive(Debug)]
 pub(crate) struct SenderIds {
     pub(crate) id: Box<str>,
     pub(crate) progress_token: Option<Box<str>>,
 }
+
+record!(SenderIds { id, progress_token });
 
 /// Where a request has its ids.
 #[derive(Clone, Debug)]

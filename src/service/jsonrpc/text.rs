@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::envelope::EnvelopeError;
 use super::id::{IdRecovery, RecoveredId};
 use super::members::member;
+use crate::record::record;
 use crate::service::json::{quote, why_not_json};
 use crate::service::lines::Line;
 
@@ -25,6 +26,8 @@ pub(crate) struct LineDecoder {
     /// Searches a line that is too long for its id, while the line is skipped.
     skipped: Option<IdRecovery>,
 }
+
+record!(LineDecoder { skipped });
 
 impl LineDecoder {
     /// Decodes a line. Logs a warning if it cannot be a message.

@@ -8,6 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::process::Command;
 
+use crate::record::record;
 use crate::server::{is_token_protocol, percent_decode};
 use crate::service::Endpoint;
 use crate::sys::random_uuid;
@@ -89,6 +90,8 @@ struct Origin<'a> {
 /// The variables that describe a request.
 #[derive(Debug)]
 pub(super) struct Environment(Vec<(String, OsString)>);
+
+record!(Environment as Vec<(String, OsString)>);
 
 impl Environment {
     /// The variables for a client's program. `endpoint` is the path of the service.

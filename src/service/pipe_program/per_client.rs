@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::environment::{Environment, check_size};
 use super::{PipeConfig, ending, line_too_long, to_message};
+use crate::record::{Loader, RecordError, Saver, State, record, state};
 use crate::service::child::{Child, ChildEvent, ChildInput, ClientPrograms, describe};
 use crate::service::framing::Decoder;
 use crate::service::lines::Line;
@@ -23,6 +26,11 @@ struct Waiting {
     /// Whether the client has half-closed its connection.
     has_ended: bool,
 }
+
+record!(Waiting {
+    environment,
+    has_ended,
+});
 
 /// A program for each client. It starts when the client connects and is stopped when the client disconnects.
 ///
@@ -48,6 +56,13 @@ struct Output {
     /// Whether the program's output is ignored, because it is invalid.
     is_ignored: bool,
 }
+
+record!(Output { is_ignored });
+
+state!(PipePerClient {
+    keep config,
+    programs,
+});
 
 impl PipePerClient {
     /// Creates the service. Programs start when clients connect.
@@ -203,6 +218,28 @@ impl Service for PipePerClient {
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         self.programs.clients(visit);
+    }
+
+    fn carries(&self, _: ServiceId) -> bool {
+        true
+    }
+
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        State::save(self, to)
+    }
+
+    fn restore(
+        &mut self,
+        ctx: &mut Context,
+        state: Value,
+        from: &mut Loader,
+    ) -> Result<(), RecordError> {
+        self.load(state, from)?;
+        self.programs.check_framing(self.config.framing)?;
+        if from.is_rehearsal() {
+            return Ok(());
+        }
+        self.programs.watch_again(ctx)
     }
 
     /// Ends the input of all programs. Their clients get the rest of the output.

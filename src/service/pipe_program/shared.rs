@@ -4,7 +4,10 @@ use std::ops::ControlFlow;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::{PipeConfig, ending, line_too_long, to_message};
+use crate::record::{Loader, RecordError, Saver, State, state};
 use crate::service::child::{
     Child, ChildEvent, HIGH_WATER, Keeper, LOW_WATER, TurnOutput, describe, process_metrics,
 };
@@ -12,7 +15,7 @@ use crate::service::framing::Decoder;
 use crate::service::lines::Line;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
-    Request, Route, Service, SourceId, StatusFields, TimerId,
+    Request, Route, Service, ServiceId, SourceId, StatusFields, TimerId,
 };
 
 /// How often to check whether a program that no client lets write may continue. A client whose connection was cut holds it no
@@ -46,6 +49,17 @@ pub struct PipeShared {
     draining: bool,
     failure: Option<String>,
 }
+
+state!(PipeShared {
+    keep config,
+    into program,
+    invalid,
+    // It is set again if it is needed.
+    keep held_check,
+    started,
+    keep draining,
+    keep failure,
+});
 
 impl PipeShared {
     /// Creates the service. The program starts with the server.
@@ -250,6 +264,36 @@ impl Service for PipeShared {
 
     fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
+    }
+
+    fn carries(&self, _: ServiceId) -> bool {
+        true
+    }
+
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        State::save(self, to)
+    }
+
+    fn restore(
+        &mut self,
+        ctx: &mut Context,
+        state: Value,
+        from: &mut Loader,
+    ) -> Result<(), RecordError> {
+        self.load(state, from)?;
+        if let Some(child) = self.program.child() {
+            child.check_framing(self.config.framing)?;
+        }
+        if from.is_rehearsal() {
+            return Ok(());
+        }
+        self.program.watch_again(ctx);
+        if let Some(child) = self.program.child_mut() {
+            child.watch_again(ctx)?;
+            ctx.set_paused(child.unread() > HIGH_WATER);
+        }
+        self.resume(ctx);
+        Ok(())
     }
 
     /// Ends the program's input. The clients get the rest of its output.

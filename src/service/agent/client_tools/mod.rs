@@ -9,12 +9,15 @@ mod terminals;
 
 use std::path::PathBuf;
 
+use serde_json::{Value, json};
+
 use self::files::{Directory, Lines};
 pub(super) use self::terminals::Shown;
 use self::terminals::{Terminals, number_of, text_of};
 use super::initialize::ClientToolSet;
 use super::router::{ServedError, ServedRequest, SessionKey};
 use crate::log_event::{log_event, word};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
 use crate::service::jsonrpc::Envelope;
 use crate::{ClientId, Context, Principal, Readiness, SourceId, TimerId};
 
@@ -31,6 +34,14 @@ pub(super) struct Call {
     text: String,
 }
 
+record!(Call {
+    id,
+    client,
+    principal,
+    session,
+    text,
+});
+
 /// What has been done for agents since the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ToolFigures {
@@ -42,6 +53,14 @@ pub(super) struct ToolFigures {
     /// Terminals, including those that are being stopped.
     pub(super) terminals: usize,
 }
+
+record!(ToolFigures {
+    files_read,
+    files_written,
+    terminals_started,
+    refused,
+    terminals,
+});
 
 /// Files and terminals for agents.
 #[derive(Debug, Default)]
@@ -61,6 +80,42 @@ impl ClientTools {
             directory,
             ..Self::default()
         }
+    }
+
+    /// Completes what is half done, so that it can be saved.
+    pub(super) fn make_portable(&mut self, ctx: &mut Context) {
+        self.terminals.make_portable(ctx);
+    }
+
+    /// Writes down what the next program needs.
+    pub(super) fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self {
+            directory: _,
+            files: _,
+            terminals,
+            calls,
+            figures,
+        } = self;
+        json!({
+            "terminals": terminals.save(to),
+            "calls": calls.save(to),
+            "figures": figures.save(to),
+        })
+    }
+
+    /// Continues with what another server has saved.
+    pub(super) fn load(
+        &mut self,
+        ctx: &mut Context,
+        value: Value,
+        from: &mut Loader,
+    ) -> Result<(), RecordError> {
+        let mut fields = Fields::of(value)?;
+        self.calls = fields.take("calls", from)?;
+        self.figures = fields.take("figures", from)?;
+        let terminals = fields.take("terminals", from)?;
+        let loaded = self.terminals.load(ctx, terminals, from);
+        loaded.map_err(|error| error.inside("terminals"))
     }
 
     /// What the server offers with these settings.

@@ -14,6 +14,7 @@ use uuid::Uuid;
 use super::super::router::{ServedError, SessionKey};
 use super::{Answer, Call};
 use crate::log_event::{log_event, word};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
 use crate::service::deadlines::Alarm;
 use crate::service::id_map::IdMap;
 use crate::service::json::{Skimmer, unescape};
@@ -74,6 +75,20 @@ struct Terminal {
     has_shown_exit: bool,
 }
 
+record!(Terminal {
+    session,
+    client,
+    principal,
+    command,
+    limit,
+    waiting,
+    is_released,
+    is_gone,
+    shown_to,
+    shown_end,
+    has_shown_exit,
+});
+
 /// The terminals of the agents.
 #[derive(Debug, Default)]
 pub(super) struct Terminals {
@@ -85,6 +100,45 @@ pub(super) struct Terminals {
 }
 
 impl Terminals {
+    /// Completes what is half done, so that it can be saved.
+    pub(super) fn make_portable(&mut self, ctx: &mut Context) {
+        self.programs.make_portable(ctx);
+    }
+
+    /// Writes down what the next program needs.
+    pub(super) fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self {
+            programs,
+            terminals,
+            // It is set again if there are terminals.
+            live: _,
+            started,
+        } = self;
+        json!({
+            "programs": programs.save(to),
+            "terminals": terminals.save(to),
+            "started": started,
+        })
+    }
+
+    /// Continues with what another server has saved.
+    pub(super) fn load(
+        &mut self,
+        ctx: &mut Context,
+        value: Value,
+        from: &mut Loader,
+    ) -> Result<(), RecordError> {
+        let mut fields = Fields::of(value)?;
+        self.terminals = fields.take("terminals", from)?;
+        self.started = fields.take("started", from)?;
+        let programs = fields.take("programs", from)?;
+        self.programs.restore(ctx, programs, None, from)?;
+        if !self.terminals.is_empty() && !from.is_rehearsal() {
+            self.live.set_by(ctx, ctx.now());
+        }
+        Ok(())
+    }
+
     pub(super) fn len(&self) -> usize {
         self.programs.len()
     }

@@ -5,7 +5,10 @@
 
 use std::collections::HashMap;
 
+use serde_json::{Value, json};
+
 use super::{Router, RouterOutput};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
 use crate::service::json::{Skimmer, why_not_json};
 use crate::service::jsonrpc::{
     Envelope, EnvelopeError, IdKey, MessageKind, TOO_LONG, batch_messages, code, error, is_array,
@@ -31,6 +34,25 @@ struct Batch {
     /// The responses so far, separated by commas.
     responses: String,
 }
+
+impl Record for BatchSender {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match self {
+            Self::Client(client) => json!({"client": client.save(to)}),
+            Self::Process(process) => json!({"process": process}),
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        Ok(match fields.take("client", from)? {
+            Some(client) => Self::Client(client),
+            None => Self::Process(fields.take("process", from)?),
+        })
+    }
+}
+
+record!(Batch { waits, responses });
 
 impl Batch {
     fn add(&mut self, response: &str) {
@@ -77,6 +99,8 @@ fn held(batches: &[Batch]) -> usize {
 /// The batches whose requests were not all answered.
 #[derive(Debug, Default)]
 pub(crate) struct Batches(HashMap<BatchSender, Vec<Batch>>);
+
+record!(Batches as HashMap<BatchSender, Vec<Batch>>);
 
 impl Batches {
     /// Takes a batch apart. Returns its valid messages, and the array to answer with at once, which has the errors for the others if

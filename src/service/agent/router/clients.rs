@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use super::sessions::SessionKey;
 use super::{Run, remove};
+use crate::record::record;
 use crate::service::agent::initialize::{Capabilities, ClientToolSet};
 use crate::service::id_map::IdMap;
 use crate::service::json::{quote, unescape};
@@ -55,6 +56,26 @@ pub(super) struct ClientState {
     /// The latest elicitations that were sent to this client, with the processes that sent them. Only it is notified of their completion.
     elicitations: VecDeque<(usize, Box<str>)>,
 }
+
+record!(ClientState {
+    principal,
+    initialized,
+    has_spoken,
+    is_closed,
+    is_viewer,
+    may_answer,
+    process,
+    capabilities,
+    tools,
+    client_requests,
+    agent_requests,
+    sessions,
+    former,
+    observed,
+    name,
+    own_id,
+    elicitations,
+});
 
 impl ClientState {
     /// The state of a client that has sent nothing.
@@ -149,6 +170,14 @@ pub(super) struct Clients {
     /// Messages for clients that could not be sent at once.
     notices: Vec<(ClientId, String)>,
 }
+
+record!(Clients {
+    states,
+    first_principal,
+    has_several_principals,
+    sharing,
+    notices,
+});
 
 impl Clients {
     pub(super) fn get(&self, client: ClientId) -> Option<&ClientState> {

@@ -5,9 +5,13 @@
 //! router has never seen. So once the records are full, sessions without a record can no longer be loaded.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use crate::Principal;
+use crate::record::{Fields, Loader, Record, RecordError, Saver, State, record};
+use crate::sys::random_bytes;
 
 /// The record of an ended session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +24,41 @@ pub(super) struct SessionRecord {
     earlier: Option<u64>,
     /// The agent process that still has the session. `None` if the session was closed.
     pub(super) agent: Option<u32>,
+}
+
+record!(SessionRecord {
+    principal,
+    process,
+    token,
+    earlier,
+    agent,
+});
+
+/// A secret key for hashes, which the next program continues to use.
+#[derive(Debug)]
+struct HashKey([u8; 32]);
+
+record!(HashKey as [u8; 32]);
+
+impl HashKey {
+    fn random() -> Self {
+        let mut key = [0; 32];
+        random_bytes(&mut key);
+        Self(key)
+    }
+
+    /// The hash of these parts, which are not confused with others that have the same bytes.
+    fn hash(&self, parts: [&[u8]; 2]) -> u64 {
+        let mut hasher = Sha256::new_with_prefix(self.0);
+        for part in parts {
+            hasher.update((part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
+        let digest: [u8; 32] = hasher.finalize().into();
+        let mut first = [0; 8];
+        first.copy_from_slice(&digest[..8]);
+        u64::from_le_bytes(first)
+    }
 }
 
 /// A record in its compact form.
@@ -35,13 +74,30 @@ struct Stored {
 // With its key and the hash table's control byte, a record takes 25 bytes.
 const _: () = assert!(size_of::<(u64, Stored)>() == 24);
 
+/// The length of a record that is written down, with its key.
+const STORED: usize = 24;
+
+impl Stored {
+    /// Reads a record and its key.
+    fn read(bytes: &[u8; STORED]) -> (u64, Self) {
+        let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|one| bytes[at + one]));
+        let short = |at: usize| u32::from_le_bytes(std::array::from_fn(|one| bytes[at + one]));
+        let stored = Self {
+            token: long(8),
+            principal: short(16),
+            agent: short(20),
+        };
+        (long(0), stored)
+    }
+}
+
 /// The records of ended sessions.
 #[derive(Debug)]
 pub(super) struct EndedSessions {
     limit: usize,
     /// The maximum number of processes.
     processes: usize,
-    hash: RandomState,
+    key: HashKey,
     records: HashMap<u64, Stored>,
     /// The previous tokens, for the sessions that have one.
     earlier: HashMap<u64, u64>,
@@ -51,12 +107,61 @@ pub(super) struct EndedSessions {
     has_discarded: bool,
 }
 
+impl State for EndedSessions {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self {
+            limit: _,
+            processes: _,
+            key,
+            records,
+            earlier,
+            principals,
+            has_discarded,
+        } = self;
+        let mut bytes = Vec::with_capacity(STORED * records.len());
+        for (key, stored) in records {
+            bytes.extend(key.to_le_bytes());
+            bytes.extend(stored.token.to_le_bytes());
+            bytes.extend(stored.principal.to_le_bytes());
+            bytes.extend(stored.agent.to_le_bytes());
+        }
+        json!({
+            "key": key.save(to),
+            "records": to.own_bytes(bytes),
+            "earlier": earlier.save(to),
+            "principals": principals.save(to),
+            "has_discarded": has_discarded,
+        })
+    }
+
+    fn load(&mut self, value: Value, from: &mut Loader) -> Result<(), RecordError> {
+        let mut fields = Fields::of(value)?;
+        self.key = fields.take("key", from)?;
+        self.earlier = fields.take("earlier", from)?;
+        self.principals = fields.take("principals", from)?;
+        self.has_discarded = fields.take("has_discarded", from)?;
+        let bytes: Vec<u8> = fields.take("records", from)?;
+        let (records, rest) = bytes.as_chunks::<STORED>();
+        if !rest.is_empty() {
+            return Err(RecordError::new("a record is incomplete").inside("records"));
+        }
+        for record in records {
+            let (key, stored) = Stored::read(record);
+            if stored.principal as usize >= self.principals.len() {
+                return Err(RecordError::new("a principal is missing").inside("records"));
+            }
+            self.records.insert(key, stored);
+        }
+        Ok(())
+    }
+}
+
 impl EndedSessions {
     pub(super) fn new(limit: usize, processes: usize) -> Self {
         Self {
             limit,
             processes,
-            hash: RandomState::new(),
+            key: HashKey::random(),
             records: HashMap::new(),
             earlier: HashMap::new(),
             principals: Vec::new(),
@@ -85,21 +190,25 @@ impl EndedSessions {
         SessionRecord {
             principal,
             process,
-            token: self.hash.hash_one((session, token)),
-            earlier: earlier.map(|earlier| self.hash.hash_one((session, earlier))),
+            token: self.token_hash(session, token),
+            earlier: earlier.map(|earlier| self.token_hash(session, earlier)),
             agent,
         }
     }
 
     /// Whether a token opens a session.
     pub(super) fn opens(&self, session: &str, record: &SessionRecord, token: &str) -> bool {
-        let hash = self.hash.hash_one((session, token));
+        let hash = self.token_hash(session, token);
         // A session that ended before it had a token has an empty one, which opens nothing.
         !token.is_empty() && (hash == record.token || Some(hash) == record.earlier)
     }
 
+    fn token_hash(&self, session: &str, token: &str) -> u64 {
+        self.key.hash([session.as_bytes(), token.as_bytes()])
+    }
+
     fn key(&self, process: usize, session: &str) -> u64 {
-        self.hash.hash_one((process, session))
+        self.key.hash([&process.to_le_bytes(), session.as_bytes()])
     }
 
     pub(super) fn insert(&mut self, session: &str, record: SessionRecord) {

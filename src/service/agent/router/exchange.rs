@@ -9,6 +9,7 @@ use super::requests::{ClientCall, ClientRequest, RequestClass, Requests, cancell
 use super::sessions::SessionKey;
 use super::{RouterCounters, RouterLimits, RouterOutput, remove};
 use crate::ClientId;
+use crate::record::state;
 use crate::service::agent::Approvals;
 use crate::service::agent::named::Places;
 use crate::service::agent::response::{client_gone, with_meta};
@@ -30,6 +31,15 @@ pub(super) struct Exchange {
     pub(super) processes: Processes,
     pub(super) counters: RouterCounters,
 }
+
+state!(Exchange {
+    keep limits,
+    keep free_methods,
+    clients,
+    into requests,
+    processes,
+    counters,
+});
 
 impl Exchange {
     pub(super) fn new(limits: RouterLimits) -> Self {

@@ -7,6 +7,7 @@ use super::observers::{agent_message_of, prompt_updates, turn_complete};
 use super::sessions::{SessionKey, Sessions};
 use super::{Router, RouterOutput};
 use crate::ClientId;
+use crate::record::{record, record_names, state};
 use crate::service::jsonrpc::{Envelope, member};
 
 /// The maximum number of bytes in the histories of all sessions.
@@ -39,6 +40,18 @@ pub(super) struct History {
     /// The claim for which earlier updates were forgotten, until the agent has sent them again.
     forgotten_for: Option<u64>,
 }
+
+record_names!(Entry {
+    Update,
+    Prompt,
+    TurnComplete,
+});
+record!(History {
+    text,
+    entries,
+    is_cut,
+    forgotten_for,
+});
 
 /// Which updates a client gets that attaches to a session: the `historyPolicy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -265,6 +278,12 @@ pub(super) struct HistoryBudget {
     /// The bytes that are kept for all sessions.
     pub(super) bytes: usize,
 }
+
+state!(HistoryBudget {
+    keep each,
+    keep all,
+    bytes,
+});
 
 impl Router {
     /// Limits the histories to a part of `memory`, the bytes that may be held for clients. Otherwise, they could keep new clients out.

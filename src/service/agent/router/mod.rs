@@ -36,6 +36,7 @@ use std::time::Duration;
 use super::durable::Announcement;
 use super::initialize::{Capabilities, ClientToolSet};
 use super::{AgentProtocol, Approvals, UnknownSessions};
+use crate::record::{record, state};
 use crate::{ClientId, CloseCode, Histogram, Principal, Scope};
 pub(crate) use batches::{BatchSender, Batches, Collected};
 use exchange::Exchange;
@@ -177,6 +178,12 @@ struct AbandonedRequest {
     session: Option<Arc<str>>,
 }
 
+record!(AbandonedRequest {
+    client,
+    principal,
+    session,
+});
+
 /// What the router holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RouterFigures {
@@ -214,6 +221,19 @@ pub(crate) struct RouterCounters {
     /// The time from a request to its response.
     pub(crate) answers: Histogram,
 }
+
+record!(RouterCounters {
+    session_requests,
+    prompts,
+    other_requests,
+    initializes,
+    notifications,
+    denied,
+    dropped,
+    crossing,
+    timed_out,
+    answers,
+});
 
 impl RouterCounters {
     /// Counts and logs a message from the agent that refers to sessions of several clients.
@@ -263,6 +283,13 @@ pub(crate) struct Router {
     /// Whether the server is stopping and new requests are rejected.
     is_draining: bool,
 }
+
+// A server that stops is not saved.
+state!(Router {
+    into exchange,
+    into sessions,
+    keep is_draining,
+});
 
 impl Router {
     pub(crate) fn new(limits: RouterLimits) -> Self {

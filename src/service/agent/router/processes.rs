@@ -8,6 +8,7 @@ use super::sessions::Sessions;
 use super::{
     AbandonedRequest, AgentRequest, BatchSender, ClientRequest, RequestClass, Router, RouterOutput,
 };
+use crate::record::record;
 use crate::service::agent::initialize::Initialize;
 use crate::service::id_map::IdMap;
 use crate::service::jsonrpc::{Envelope, code};
@@ -21,6 +22,8 @@ pub(super) struct Run {
     /// The number of the run. No other run has it, of any process.
     pub(super) number: u32,
 }
+
+record!(Run { process, number });
 
 /// The router's state for an agent process.
 #[derive(Debug)]
@@ -44,6 +47,18 @@ pub(super) struct Process {
     /// Whether the agent has sent nothing since a request timed out.
     pub(super) is_silent: bool,
 }
+
+record!(Process {
+    number,
+    kind,
+    first,
+    version,
+    initialize,
+    abandoned,
+    orphaned,
+    early,
+    is_silent,
+});
 
 impl Process {
     pub(super) fn new(number: u32) -> Self {
@@ -92,6 +107,14 @@ pub(super) struct Processes {
     /// The number of the last run of a process.
     last_run: u32,
 }
+
+record!(Processes {
+    slots,
+    // The owner has taken them.
+    changes = Vec::new(),
+    stopping,
+    last_run,
+});
 
 impl Default for Processes {
     fn default() -> Self {
@@ -434,6 +457,13 @@ struct WaitingSession {
     messages: VecDeque<Box<str>>,
     bytes: usize,
 }
+
+record!(EarlyMessages { sessions });
+record!(WaitingSession {
+    name,
+    messages,
+    bytes,
+});
 
 impl EarlyMessages {
     /// Keeps a message. Returns the older messages that were dropped to make room.

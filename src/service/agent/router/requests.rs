@@ -8,6 +8,7 @@ use std::ops::Range;
 use super::clients::{ClientState, Clients};
 use super::sessions::{SessionKey, turn_ended};
 use super::{RouterLimits, RouterOutput, remove};
+use crate::record::{record, record_names, state};
 use crate::service::agent::named::Places;
 use crate::service::json::Skimmer;
 use crate::service::jsonrpc::{
@@ -32,6 +33,14 @@ pub(super) struct ClientCall {
     pub(super) since: Time,
 }
 
+record!(ClientCall {
+    client,
+    class,
+    places,
+    session,
+    since,
+});
+
 impl RequestKind for ClientCall {
     fn is_subscription(&self) -> bool {
         self.class == RequestClass::Listen
@@ -53,6 +62,16 @@ pub(super) enum RequestClass {
     Listen,
     Other,
 }
+
+record_names!(RequestClass {
+    Create,
+    Claim,
+    End,
+    List,
+    Prompt,
+    Listen,
+    Other,
+});
 
 impl RequestClass {
     /// Classifies a method of the Agent Client Protocol.
@@ -109,6 +128,19 @@ pub(super) struct AgentRequest {
     pub(super) approvers: Vec<ClientId>,
     pub(super) since: Time,
 }
+
+record!(AgentRequest {
+    client,
+    process,
+    ids,
+    places,
+    session,
+    permission,
+    is_served,
+    text,
+    approvers,
+    since,
+});
 
 impl AgentRequest {
     /// Tells the clients that could have answered it, except one, that no answer is needed now.
@@ -178,6 +210,15 @@ pub(super) struct Requests {
     ids: UpstreamIds,
     pub(super) wakeup: Wakeup,
 }
+
+state!(Requests {
+    into of_clients,
+    into of_agent,
+    creating,
+    ids,
+    // The next wake-up finds out when it is needed again.
+    keep wakeup,
+});
 
 impl Requests {
     pub(super) fn new(limits: &RouterLimits) -> Self {

@@ -45,11 +45,14 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
+use serde_json::{Value, json};
+
 use super::ended_sessions::{EndedSessions, SessionRecord};
 use super::history::{History, HistoryBudget, MAX_ALL};
 use super::processes::Processes;
 use super::requests::Requests;
 use super::{AbandonedRequest, Exchange, Router, RouterLimits, RouterOutput, Run, remove};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, State, record};
 #[cfg(doc)]
 use crate::service::agent::UnknownSessions;
 use crate::service::id_map::IdMap;
@@ -98,6 +101,16 @@ impl Hash for SessionKey {
     }
 }
 
+impl Record for SessionKey {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        to.shared(&self.0)
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        from.shared(value).map(Self)
+    }
+}
+
 /// A session in the table.
 #[derive(Debug)]
 pub(super) struct Session {
@@ -117,6 +130,18 @@ pub(super) struct Session {
     pub(super) history: History,
 }
 
+record!(Session {
+    principal,
+    state,
+    tokens,
+    run,
+    claim,
+    activity,
+    observers,
+    watch_token,
+    history,
+});
+
 #[derive(Debug, PartialEq)]
 pub(super) enum SessionState {
     /// Only a claim names it.
@@ -128,6 +153,29 @@ pub(super) enum SessionState {
     Controlled(ClientId),
 }
 
+impl Record for SessionState {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match self {
+            Self::Unknown => json!({}),
+            Self::Ended(record) => json!({"ended": record.save(to)}),
+            Self::Gone(since) => json!({"gone": since.save(to)}),
+            Self::Controlled(client) => json!({"client": client.save(to)}),
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        if let Some(client) = fields.take("client", from)? {
+            return Ok(Self::Controlled(client));
+        }
+        if let Some(since) = fields.take("gone", from)? {
+            return Ok(Self::Gone(since));
+        }
+        let ended: Option<SessionRecord> = fields.take("ended", from)?;
+        Ok(ended.map_or(Self::Unknown, Self::Ended))
+    }
+}
+
 /// Secrets with which another connection may claim or observe a session.
 #[derive(Debug)]
 struct Tokens {
@@ -135,6 +183,8 @@ struct Tokens {
     /// The previous token, until the current one has been used.
     earlier: Option<Box<str>>,
 }
+
+record!(Tokens { current, earlier });
 
 /// The secrets of a new session.
 pub(super) struct NewTokens {
@@ -166,6 +216,13 @@ pub(super) struct Claim {
     /// The token with which the client proved that it may have the session.
     token: Option<Box<str>>,
 }
+
+record!(Claim {
+    upstream_id,
+    process,
+    client,
+    token,
+});
 
 impl Session {
     /// The client that may use the session: the one that claims it, otherwise the one that controls it.
@@ -238,6 +295,33 @@ pub(super) struct Sessions {
     keys: HashMap<Arc<str>, Vec<SessionKey>>,
     pub(super) ended: EndedSessions,
     pub(super) history: HistoryBudget,
+}
+
+impl State for Sessions {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self {
+            table,
+            keys,
+            ended,
+            history,
+        } = self;
+        json!({
+            "table": table.save(to),
+            "keys": keys.values().map(|keys| keys.save(to)).collect::<Vec<_>>(),
+            "ended": ended.save(to),
+            "history": history.save(to),
+        })
+    }
+
+    fn load(&mut self, value: Value, from: &mut Loader) -> Result<(), RecordError> {
+        let mut fields = Fields::of(value)?;
+        self.table = fields.take("table", from)?;
+        let keys: Vec<Vec<SessionKey>> = fields.take("keys", from)?;
+        let named = |keys: Vec<SessionKey>| Some((Arc::clone(&keys.first()?.0), keys));
+        self.keys = keys.into_iter().filter_map(named).collect();
+        fields.load("ended", &mut self.ended, from)?;
+        fields.load("history", &mut self.history, from)
+    }
 }
 
 impl Sessions {

@@ -12,6 +12,7 @@ use super::super::{
 use super::{Session, SessionKey, SessionState, Sessions};
 use crate::ClientId;
 use crate::log_event::{log_event, word};
+use crate::record::record;
 use crate::service::agent::response::client_gone;
 use crate::service::json::quote;
 use crate::service::jsonrpc::{Envelope, MessageKind, code, error, member};
@@ -26,6 +27,12 @@ pub(crate) struct Activity {
     /// Why the last turn ended, as JSON, if the agent has said so.
     stop_reason: Option<Box<str>>,
 }
+
+record!(Activity {
+    is_running,
+    is_reported,
+    stop_reason,
+});
 
 /// The maximum length of a stop reason that is kept.
 const MAX_STOP_REASON: usize = 64;
