@@ -249,7 +249,14 @@ pub trait Service {
         false
     }
 
-    /// The program is about to replace itself. The calls that wait were answered with 503. Complete what is half done.
+    /// Whether the service can also pass on the calls of this id that wait for its answer, and the streams of events. Otherwise, they
+    /// get 503, or end.
+    fn carries_calls(&self, id: ServiceId) -> bool {
+        let _ = id;
+        false
+    }
+
+    /// The program is about to replace itself. The calls that do not [pass](Service::carries_calls) were answered with 503. Complete what is half done.
     fn make_portable(&mut self, ctx: &mut Context) {
         let _ = ctx;
     }

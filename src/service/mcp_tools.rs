@@ -11,6 +11,7 @@ use super::json::Skimmer;
 use super::jsonrpc::member;
 #[cfg(feature = "client")]
 use super::jsonrpc::splice;
+use crate::record::record;
 
 /// The name of the annotation.
 const ANNOTATION: &str = "x-mcp-header";
@@ -38,6 +39,9 @@ pub(crate) struct Tools {
     /// The length of all names and paths.
     bytes: usize,
 }
+
+record!(MirroredParameter { field, path });
+record!(Tools { parameters, bytes });
 
 /// A tool whose annotations are invalid. A client must not use it.
 #[derive(Debug)]

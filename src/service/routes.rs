@@ -432,6 +432,11 @@ impl Service for Routes {
         mounted.is_some_and(|mounted| mounted.service.carries(ServiceId::ALL))
     }
 
+    fn carries_calls(&self, id: ServiceId) -> bool {
+        let mounted = self.mounted(id);
+        mounted.is_some_and(|mounted| mounted.service.carries_calls(ServiceId::ALL))
+    }
+
     fn make_portable(&mut self, ctx: &mut Context) {
         self.each(ctx, |service, _, ctx| service.make_portable(ctx));
     }

@@ -100,9 +100,9 @@ struct RequestState {
 crate::record::record!(RequestState {
     proxied,
     head,
-    // A connection whose request is arriving or is answered is not carried over.
-    body = None,
+    body,
     origin,
+    // A connection that waits for its rejection is not carried over.
     rejection = None,
 });
 

@@ -9,6 +9,9 @@ use super::response::{AfterResponse, Field, HttpDate, Response, Terms};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StatusCode(pub u16);
 
+#[cfg(feature = "server")]
+crate::record::record!(StatusCode as u16);
+
 impl StatusCode {
     /// 101: the connection becomes a WebSocket.
     pub const SWITCHING_PROTOCOLS: Self = Self(101);

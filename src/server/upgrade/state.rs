@@ -5,7 +5,7 @@
 //! | WebSockets | pass with everything that is incomplete or queued. The peer notices nothing |
 //! | detached clients | pass with the messages that they have not confirmed, and with their tokens |
 //! | connections before the upgrade to WebSocket | pass with the part of the request that has arrived |
-//! | HTTP calls | end: a call that waits gets 503, and a stream of events ends |
+//! | HTTP calls | pass if their service can carry them, or if they are not complete. Otherwise, a call that waits gets 503, and a stream of events ends |
 //! | TLS, compression with a context of the peer | cannot be written down. A resumable client is cut, and comes back by itself. Others get CLOSE 1012 |
 //! | clients of a service that cannot be carried over | get CLOSE 1012 |
 //! | topics, links, counters, figures of the console | pass |
@@ -144,16 +144,22 @@ impl<S: Service> Server<S> {
             let why = "the server is upgraded; try again";
             Rejection::unavailable(why).because("upgrade")
         };
-        let Some(http) = self
-            .ctx
-            .core
-            .registry
-            .get(id)
-            .and_then(|client| client.wire.protocol.http())
-        else {
+        let Some(client) = self.ctx.core.registry.get(id) else {
+            return false;
+        };
+        let Some(http) = client.wire.protocol.http() else {
             return false;
         };
         let (state, is_unanswered) = (http.state(), http.is_unanswered());
+        if client.wire.tls().is_none() {
+            let is_carried = self.service.carries_calls(client.service_id);
+            match state {
+                HttpState::Streaming if is_carried => return false,
+                HttpState::Answering if is_carried && is_unanswered => return false,
+                HttpState::Body if !http.was_rejected() => return false,
+                _ => {}
+            }
+        }
         let ended = self.ctx.core.with(id, |client, env| match state {
             HttpState::Streaming => client.end_stream(env).is_ok(),
             HttpState::Answering if is_unanswered => {

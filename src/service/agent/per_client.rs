@@ -177,6 +177,11 @@ impl AgentPerClient {
         }
     }
 
+    /// Continues after the program of the server has replaced itself.
+    pub(crate) fn watch_again(&mut self, ctx: &mut Context) -> Result<(), RecordError> {
+        self.agents.watch_again(ctx)
+    }
+
     /// The number of processes, including those that are being stopped.
     pub(crate) fn process_count(&self) -> usize {
         self.agents.count()
@@ -470,7 +475,7 @@ impl Service for AgentPerClient {
         if from.is_rehearsal() {
             return Ok(());
         }
-        self.agents.watch_again(ctx)
+        self.watch_again(ctx)
     }
 
     fn stopping(&mut self, ctx: &mut Context) {

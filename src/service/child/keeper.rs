@@ -219,6 +219,12 @@ impl<P> Keeper<P> {
         }
     }
 
+    /// A program with the same limit that has not been started.
+    #[cfg(feature = "mcp")]
+    pub(crate) fn another(&self) -> Self {
+        Self::new(self.backoff.limit)
+    }
+
     /// The running program.
     pub(crate) fn child(&self) -> Option<&P> {
         match &self.phase {

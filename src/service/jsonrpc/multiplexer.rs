@@ -70,6 +70,19 @@ impl<R: Record> State for Pending<R> {
     }
 }
 
+/// Without a time limit.
+impl<R: Record> Record for Pending<R> {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        State::save(self, to)
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut pending = Self::new(None);
+        pending.load(value, from)?;
+        Ok(pending)
+    }
+}
+
 impl<R> Pending<R> {
     /// An empty table. The time limit applies to requests that are inserted with [`Pending::insert_timed`].
     pub(crate) fn new(limit: Option<Duration>) -> Self {

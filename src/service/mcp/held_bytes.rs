@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::process::MAX_UNREAD;
 use crate::Principal;
+use crate::record::record;
 
 /// The bytes that principals hold: of requests that wait for a process to start, or of subscriptions. Principals that hold nothing have
 /// no entry.
@@ -19,6 +20,8 @@ impl Default for HeldBytes {
         Self::new(MAX_UNREAD)
     }
 }
+
+record!(HeldBytes { most_each, each });
 
 impl HeldBytes {
     /// A principal holds at most `most_each` bytes.

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::{SESSION_VERSIONS, STATELESS};
+use crate::record::record;
 use crate::service::jsonrpc::{code, error_with, member, splice};
 use crate::{Response, StatusCode};
 
@@ -23,6 +24,14 @@ pub(crate) struct HttpError {
     /// The id of the request, as written.
     id: Option<String>,
 }
+
+record!(HttpError {
+    status,
+    code,
+    message,
+    data,
+    id,
+});
 
 impl HttpError {
     pub(super) fn new(

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::http_error::HttpError;
 use super::shared::Handled;
+use crate::record::{Fields, Loader, Record, RecordError, Saver, record, state};
 use crate::service::deadlines::{Alarm, Deadlines};
 use crate::service::id_map::IdMap;
 use crate::service::sharing::Sharing;
@@ -32,6 +34,14 @@ pub(crate) struct Quota {
     /// Principals that hold nothing have no entry.
     each: HashMap<Principal, usize>,
 }
+
+state!(Quota {
+    keep most,
+    keep most_each,
+    sharing,
+    used,
+    each,
+});
 
 impl Quota {
     pub(crate) fn new(most: usize, most_each: Option<usize>) -> Self {
@@ -102,6 +112,28 @@ pub(super) enum Call {
     Translated(Uuid, u32),
 }
 
+impl Record for Call {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match self {
+            Self::Pool(id) => json!({"pool": id}),
+            Self::Session(id, stream) => json!({"session": id.save(to), "stream": stream}),
+            Self::Translated(id, round) => json!({"call": id.save(to), "round": round}),
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        if let Some(id) = fields.take("pool", from)? {
+            return Ok(Self::Pool(id));
+        }
+        if let Some(id) = fields.take("session", from)? {
+            return Ok(Self::Session(id, fields.take("stream", from)?));
+        }
+        let id = fields.take("call", from)?;
+        Ok(Self::Translated(id, fields.take("round", from)?))
+    }
+}
+
 /// The time limit of calls, with a timer for the first of them.
 #[derive(Debug)]
 pub(super) struct Delays {
@@ -109,7 +141,17 @@ pub(super) struct Delays {
     alarm: Alarm,
 }
 
+state!(Delays {
+    into deadlines,
+    alarm,
+});
+
 impl Delays {
+    /// Sets the timer again after the program of the server has replaced itself.
+    fn wake(&mut self, ctx: &mut Context) {
+        self.alarm.wake(ctx);
+    }
+
     fn new(delay: Option<Duration>) -> Self {
         Self {
             deadlines: Deadlines::new(delay),
@@ -161,6 +203,17 @@ pub(super) struct Counts {
     pub(super) refused: u64,
 }
 
+record!(Counts {
+    requests,
+    sessions,
+    processes,
+    restarts,
+    cancelled,
+    replayed,
+    dropped,
+    refused,
+});
+
 impl Counts {
     pub(super) fn note(&mut self, handled: Handled) {
         match handled {
@@ -193,11 +246,37 @@ pub(super) struct Hub {
     pub(super) counts: Counts,
 }
 
+state!(Hub {
+    callers,
+    into requests,
+    into bytes,
+    into sessions,
+    into beginnings,
+    into timeouts,
+    into inputs,
+    into initializations,
+    counts,
+});
+
 /// How long a request may take before its response becomes a stream. A faster answer is sent as JSON. Only a stream can be
 /// resumed.
 const ANSWER_TIME: Duration = Duration::from_millis(250);
 
 impl Hub {
+    /// Sets the timers again after the program of the server has replaced itself.
+    pub(super) fn wake(&mut self, ctx: &mut Context) {
+        let Self {
+            beginnings,
+            timeouts,
+            inputs,
+            initializations,
+            ..
+        } = self;
+        for delays in [beginnings, timeouts, inputs, initializations] {
+            delays.wake(ctx);
+        }
+    }
+
     pub(super) fn new(config: &super::McpConfig) -> Self {
         Self {
             callers: IdMap::default(),

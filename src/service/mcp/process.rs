@@ -6,6 +6,7 @@ use std::process::Command;
 
 use super::STATELESS;
 use super::to_newer::{Side, ToNewer};
+use crate::record::{RecordError, record};
 use crate::service::child::{Child, ChildEvent, ChildInput, ProgramPlace};
 use crate::service::framing::{Decoder, Framing};
 use crate::service::jsonrpc::{
@@ -63,7 +64,23 @@ pub(super) struct Process {
     early: Vec<String>,
 }
 
+record!(Process {
+    child,
+    decoder,
+    newer,
+    early,
+});
+
 impl Process {
+    /// Continues after the program of the server has replaced itself.
+    ///
+    /// # Errors
+    ///
+    /// The process cannot be watched.
+    pub(super) fn watch_again(&mut self, ctx: &mut Context) -> Result<(), RecordError> {
+        self.child.watch_again(ctx)
+    }
+
     pub(super) fn pid(&self) -> u32 {
         self.child.pid()
     }

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use super::http_error::{EXPOSED, HttpError};
 use super::hub::Quota;
 use super::request::Accepts;
+use crate::record::record;
 use crate::{ClientId, Context, Principal, Response, StatusCode};
 
 /// The response to a call that is not answered yet.
@@ -20,6 +21,13 @@ pub(super) struct Reply {
     /// The session that the head of the answer names.
     session: Option<String>,
 }
+
+record!(Reply {
+    caller,
+    accepts,
+    is_streaming,
+    session,
+});
 
 impl Reply {
     pub(super) fn new(caller: ClientId, accepts: Accepts) -> Self {
@@ -165,6 +173,8 @@ impl FromStr for EventId {
     }
 }
 
+record!(EventId { stream, number });
+
 /// One kept event.
 #[derive(Debug)]
 struct Entry {
@@ -180,6 +190,15 @@ pub(super) struct Replay {
     most: usize,
     last: u64,
 }
+
+record!(Entry { id, text });
+// The limit of a session is that of its beginning.
+record!(Replay {
+    entries,
+    bytes,
+    most,
+    last,
+});
 
 impl Replay {
     /// Keeps at most `most` bytes.

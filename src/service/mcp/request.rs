@@ -5,6 +5,7 @@ use super::headers;
 use super::headers::Tools;
 use super::http_error::HttpError;
 use super::{EARLIER_VERSIONS, SESSION_VERSIONS, STATELESS};
+use crate::record::record;
 use crate::service::json::{unescape, why_not_json};
 use crate::service::jsonrpc::{Envelope, EnvelopeError, MAX_ID, MessageKind, code};
 use crate::{Request, StatusCode};
@@ -17,6 +18,8 @@ pub(super) struct Accepts {
     /// A stream of server-sent events.
     pub(super) events: bool,
 }
+
+record!(Accepts { json, events });
 
 impl Accepts {
     /// Reads the `Accept` field. Without one, a client accepts everything.

@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 
 use super::{PendingRequest, Pool, Purpose, Subscription, Support};
+use crate::record::record;
 use crate::service::json::{Skimmer, quote, unescape};
 use crate::service::jsonrpc::{
     Envelope, Forwarded, IdRanges, MessageKind, cancellation, code, error, member,
@@ -307,6 +308,8 @@ pub(super) struct States {
     order: VecDeque<u64>,
 }
 
+record!(States { slots, order });
+
 impl States {
     /// Remembers that the process of a slot has issued a state.
     pub(super) fn learn(&mut self, state: &str, slot: usize) {
@@ -343,6 +346,13 @@ pub(crate) struct Filter {
     /// The resources whose changes are wanted.
     uris: BTreeSet<Box<str>>,
 }
+
+record!(Filter {
+    tools,
+    prompts,
+    resources,
+    uris,
+});
 
 impl Filter {
     /// Reads `params.notifications`. Malformed members are ignored.

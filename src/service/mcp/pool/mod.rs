@@ -11,6 +11,8 @@ use std::borrow::Cow;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 pub(super) use self::from_client::Filter;
 use self::from_client::States;
 use super::STATELESS;
@@ -21,7 +23,11 @@ use super::hub::Hub;
 use super::process::Process;
 use super::reply::Reply;
 use super::{McpConfig, McpShare, McpStart, to_older};
+use crate::record::{
+    Fields, Loader, Record, RecordError, Saver, State, record, record_names, state,
+};
 use crate::service::child::{Keeper, OnFailure, ProgramPlace, code_and_signal, describe};
+use crate::service::deadlines::Alarm;
 use crate::service::jsonrpc::{Forwarded, Pending, RequestKind, UpstreamIds};
 use crate::sys::drop_code;
 use crate::{Context, Principal, StatusCode, Time, TimerId};
@@ -42,6 +48,12 @@ pub(super) enum Support {
     /// Only older ones, which have sessions. The pool has no process.
     Sessions,
 }
+
+record_names!(Support {
+    Unknown,
+    Stateless,
+    Sessions,
+});
 
 /// A request that a process has got and not answered.
 type PendingRequest = Forwarded<Purpose>;
@@ -78,6 +90,55 @@ struct Subscription {
     is_acknowledged: bool,
 }
 
+record!(Subscription {
+    filter,
+    text,
+    is_acknowledged,
+});
+
+impl Record for Purpose {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match self {
+            Self::Call {
+                reply,
+                principal,
+                listens,
+                lists_tools,
+                held,
+                refusal,
+            } => json!({
+                "reply": reply.save(to),
+                "principal": principal.save(to),
+                "listens": listens.save(to),
+                "lists_tools": lists_tools,
+                "held": held.save(to),
+                "refusal": refusal.save(to),
+            }),
+            Self::Probe => json!({"own": "probe"}),
+            Self::ListTools => json!({"own": "list_tools"}),
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        let own: Option<String> = fields.take("own", from)?;
+        match own.as_deref() {
+            Some("probe") => return Ok(Self::Probe),
+            Some("list_tools") => return Ok(Self::ListTools),
+            Some(_) => return Err(RecordError::new("an unknown purpose")),
+            None => {}
+        }
+        Ok(Self::Call {
+            reply: fields.take("reply", from)?,
+            principal: fields.take("principal", from)?,
+            listens: fields.take("listens", from)?,
+            lists_tools: fields.take("lists_tools", from)?,
+            held: fields.take("held", from)?,
+            refusal: fields.take("refusal", from)?,
+        })
+    }
+}
+
 impl Purpose {
     fn subscription(&self) -> Option<&Subscription> {
         match self {
@@ -108,6 +169,12 @@ struct Listing {
     is_outdated: bool,
 }
 
+record!(Listing {
+    tools,
+    pages,
+    is_outdated,
+});
+
 /// The place of a process.
 #[derive(Debug)]
 struct Slot {
@@ -115,6 +182,11 @@ struct Slot {
     /// Callers' requests that the process has not answered. A subscription counts for one process.
     pending: usize,
 }
+
+state!(Slot {
+    into program,
+    pending,
+});
 
 /// The pool.
 #[derive(Debug)]
@@ -139,7 +211,7 @@ pub(super) struct Pool {
     /// The bytes of requests that wait until the first process has said what it supports, or until it runs.
     held: HeldBytes,
     /// When the first process must have answered.
-    probe_timer: Option<TimerId>,
+    probe_timer: Alarm,
     probe_timeout: Option<Duration>,
     /// The processes that know the state of calls with several rounds (`requestState`), if there are several.
     states: States,
@@ -166,7 +238,106 @@ pub(super) enum PoolChange {
     Stopping(usize, Box<Process>),
 }
 
+impl State for Pool {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self {
+            command: _,
+            place: _,
+            path: _,
+            slots,
+            support,
+            requests,
+            ids,
+            tools,
+            versions,
+            listing,
+            // Messages are sent, and requests translated, in the turn in which they come.
+            in_hand: _,
+            unsent: _,
+            held,
+            probe_timer,
+            probe_timeout: _,
+            states,
+            waiting,
+            translates: _,
+            unserved: _,
+            is_stopping: _,
+            is_probed,
+            is_lazy: _,
+            last_used,
+        } = self;
+        json!({
+            "slots": slots.iter().map(|slot| slot.save(to)).collect::<Vec<_>>(),
+            "support": support.save(to),
+            "requests": State::save(requests, to),
+            "ids": ids.save(to),
+            "tools": tools.save(to),
+            "versions": versions.save(to),
+            "listing": listing.save(to),
+            "held": held.save(to),
+            "probe_timer": probe_timer.save(to),
+            "states": states.save(to),
+            "waiting": waiting.save(to),
+            "is_probed": is_probed,
+            "last_used": last_used.save(to),
+        })
+    }
+
+    fn load(&mut self, value: Value, from: &mut Loader) -> Result<(), RecordError> {
+        let mut fields = Fields::of(value)?;
+        let slots: Vec<Value> = fields.take("slots", from)?;
+        // A pool that is smaller now keeps the processes that run.
+        while self.slots.len() < slots.len() {
+            let program = self.slots[0].program.another();
+            self.slots.push(Slot {
+                program,
+                pending: 0,
+            });
+        }
+        for (slot, value) in self.slots.iter_mut().zip(slots) {
+            slot.load(value, from)?;
+        }
+        self.support = fields.take("support", from)?;
+        fields.load("requests", &mut self.requests, from)?;
+        self.ids = fields.take("ids", from)?;
+        self.tools = fields.take("tools", from)?;
+        self.versions = fields.take("versions", from)?;
+        self.listing = fields.take("listing", from)?;
+        self.held = fields.take("held", from)?;
+        self.probe_timer = fields.take("probe_timer", from)?;
+        self.states = fields.take("states", from)?;
+        self.waiting = fields.take("waiting", from)?;
+        self.is_probed = fields.take("is_probed", from)?;
+        self.last_used = fields.take("last_used", from)?;
+        Ok(())
+    }
+}
+
 impl Pool {
+    /// Continues after the program of the server has replaced itself.
+    ///
+    /// # Errors
+    ///
+    /// A process cannot be watched.
+    pub(super) fn watch_again(
+        &mut self,
+        ctx: &mut Context,
+        config: &McpConfig,
+    ) -> Result<(), RecordError> {
+        self.probe_timeout = config.initialize_timeout;
+        self.probe_timer.wake(ctx);
+        for slot in &mut self.slots {
+            slot.program.watch_again(ctx);
+            if let Some(process) = slot.program.child_mut() {
+                process.watch_again(ctx)?;
+            }
+        }
+        if self.support == Support::Stateless && !self.is_lazy {
+            self.start_others(ctx);
+        }
+        Ok(())
+    }
+
     pub(super) fn new(config: &McpConfig) -> Self {
         let mut limit = config.restart_limit;
         limit.on_failure = OnFailure::Retry;
@@ -190,7 +361,7 @@ impl Pool {
             in_hand: None,
             unsent: Vec::new(),
             held: HeldBytes::default(),
-            probe_timer: None,
+            probe_timer: Alarm::default(),
             probe_timeout: None,
             states: States::default(),
             waiting: Vec::new(),
@@ -303,7 +474,8 @@ impl Pool {
         match self.support {
             Support::Unknown => {
                 self.ask(ctx, slot, "server/discover", Purpose::Probe, "");
-                self.probe_timer = self.probe_timeout.map(|timeout| ctx.set_timer(timeout));
+                let deadline = self.probe_timeout.map(|timeout| ctx.now() + timeout);
+                self.probe_timer.set(ctx, deadline);
             }
             Support::Stateless if slot == 0 => self.list_tools(ctx, slot),
             Support::Stateless | Support::Sessions => {}
@@ -373,9 +545,7 @@ impl Pool {
 
     /// Begins to serve, now that it is known what the program supports.
     fn finish_probe(&mut self, ctx: &mut Context, hub: &mut Hub) -> Option<PoolChange> {
-        if let Some(timer) = self.probe_timer.take() {
-            ctx.cancel_timer(timer);
-        }
+        self.probe_timer.set(ctx, None);
         // Much of the code so far is needed only at the start.
         drop_code();
         if self.support == Support::Stateless {
@@ -452,8 +622,8 @@ impl Pool {
             }
         }
         self.waiting.retain(|id| self.requests.get(*id).is_some());
-        if was_asked && let Some(timer) = self.probe_timer.take() {
-            ctx.cancel_timer(timer);
+        if was_asked {
+            self.probe_timer.set(ctx, None);
         }
         if self.is_stopping || self.support == Support::Sessions {
             return;
@@ -476,8 +646,7 @@ impl Pool {
         hub: &mut Hub,
         timer: TimerId,
     ) -> Option<Option<PoolChange>> {
-        if self.probe_timer == Some(timer) {
-            self.probe_timer = None;
+        if self.probe_timer.expire(timer) {
             let is_probe = |request: &PendingRequest| matches!(request.call, Purpose::Probe);
             if let Some(&probe) = self.requests.ids_of(is_probe).first() {
                 log::warn!("the MCP server has not answered server/discover in time");

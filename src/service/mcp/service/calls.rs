@@ -5,6 +5,7 @@ use uuid::Uuid;
 use super::processes::{Owner, short};
 use super::{Mcp, SHUTTING_DOWN};
 use crate::log_event::{log_event, word};
+use crate::record::record;
 use crate::service::jsonrpc::{Envelope, MessageKind, code};
 use crate::service::mcp::McpShare;
 use crate::service::mcp::headers::sole_header;
@@ -34,6 +35,13 @@ pub(super) struct StartingSession {
     /// Whether errors are written as revision 2026-07-28 asks for.
     is_stateless: bool,
 }
+
+record!(StartingSession {
+    principal,
+    text,
+    reply,
+    is_stateless,
+});
 
 impl Mcp {
     /// Forgets a session whose process is not started yet.

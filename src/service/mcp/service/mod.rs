@@ -5,6 +5,7 @@ mod limits;
 mod processes;
 mod translated;
 
+use serde_json::Value;
 use uuid::Uuid;
 
 use self::calls::StartingSession;
@@ -17,6 +18,7 @@ use super::request::{Accepts, is_stateless};
 use super::session::Session;
 use super::shared::SharedServers;
 use super::to_older::ToOlder;
+use crate::record::{Loader, RecordError, Saver, State, state};
 use crate::service::AgentPerClient;
 use crate::service::agent::{AgentConfig, AgentProtocol};
 use crate::service::child::{ChildIndex, ChildInput, process_metrics};
@@ -24,7 +26,7 @@ use crate::service::id_map::IdMap;
 use crate::service::jsonrpc::code;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Principal, Readiness,
-    Rejection, Request, Route, Service, SourceId, StatusFields, TimerId,
+    Rejection, Request, Route, Service, ServiceId, SourceId, StatusFields, TimerId,
 };
 
 /// The maximum number of sessions that the status lists.
@@ -73,6 +75,26 @@ pub struct Mcp {
     /// The maximum length of a message.
     max_json: usize,
 }
+
+state!(Mcp {
+    keep config,
+    into hub,
+    into pool,
+    starting,
+    sessions,
+    into shared,
+    translated,
+    stopping,
+    last_stopping,
+    // It is made anew.
+    keep index,
+    keep sweep,
+    keep last_call,
+    into websocket,
+    websocket_clients,
+    keep failure,
+    keep max_json,
+});
 
 impl Mcp {
     /// Creates the service. The first process starts with the server.
@@ -401,6 +423,32 @@ impl Service for Mcp {
 
     fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
+    }
+
+    fn carries(&self, _: ServiceId) -> bool {
+        true
+    }
+
+    fn carries_calls(&self, _: ServiceId) -> bool {
+        true
+    }
+
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        State::save(self, to)
+    }
+
+    fn restore(
+        &mut self,
+        ctx: &mut Context,
+        state: Value,
+        from: &mut Loader,
+    ) -> Result<(), RecordError> {
+        self.max_json = ctx.config().max_json;
+        self.load(state, from)?;
+        if from.is_rehearsal() {
+            return Ok(());
+        }
+        self.watch_again(ctx)
     }
 
     fn stopping(&mut self, ctx: &mut Context) {

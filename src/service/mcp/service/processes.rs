@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::Mcp;
 use crate::log_event::{Field, log_event};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
 use crate::service::child::{ChildEvent, ChildInput};
 use crate::service::jsonrpc::Envelope;
 use crate::service::mcp::hub::Full;
@@ -50,7 +52,52 @@ pub(super) enum Place {
     Shared(u64),
 }
 
+record!(StoppingProcess { process, place });
+
+impl Record for Place {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match self {
+            Self::Pool => json!({}),
+            Self::Session(principal) => json!({"session": principal.save(to)}),
+            Self::Shared(number) => json!({"shared": number}),
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        if let Some(principal) = fields.take("session", from)? {
+            return Ok(Self::Session(principal));
+        }
+        let shared: Option<u64> = fields.take("shared", from)?;
+        Ok(shared.map_or(Self::Pool, Self::Shared))
+    }
+}
+
 impl Mcp {
+    /// Continues after the program of the server has replaced itself.
+    ///
+    /// # Errors
+    ///
+    /// A process cannot be watched.
+    pub(super) fn watch_again(&mut self, ctx: &mut Context) -> Result<(), RecordError> {
+        self.hub.wake(ctx);
+        self.pool.watch_again(ctx, &self.config)?;
+        self.shared.watch_again(ctx)?;
+        let mut sessions = self.sessions.values_mut();
+        sessions.try_for_each(|session| session.watch_again(ctx))?;
+        let mut stopping = self.stopping.values_mut();
+        stopping.try_for_each(|stopping| stopping.process.watch_again(ctx))?;
+        self.websocket.watch_again(ctx)?;
+        let mut owners: Vec<Owner> = self.pool.slots().map(Owner::Pool).collect();
+        owners.extend(self.sessions.keys().copied().map(Owner::Session));
+        owners.extend(self.shared.iter().map(|(number, _)| Owner::Shared(number)));
+        owners.extend(self.stopping.keys().copied().map(Owner::Stopping));
+        owners.into_iter().for_each(|owner| self.note_start(owner));
+        self.starting.keys().for_each(|one| ctx.queue_start(*one));
+        self.begin_sweep(ctx);
+        Ok(())
+    }
+
     /// Ends a session and stops its process.
     pub(super) fn end_session(&mut self, ctx: &mut Context, id: Uuid, why: &str) {
         let Some(session) = self.sessions.remove(&id) else {

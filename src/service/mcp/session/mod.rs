@@ -8,12 +8,14 @@ mod messages;
 
 use std::collections::{BTreeMap, HashMap};
 
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::hub::Hub;
 use super::process::Process;
 use super::reply::{Replay, Reply};
 use super::shared::Seat;
+use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
 use crate::service::jsonrpc::{IdKey, code, error};
 use crate::{Context, Principal, StatusCode, Time};
 
@@ -31,6 +33,13 @@ struct PendingRequest {
     is_initialize: bool,
 }
 
+record!(PendingRequest {
+    stream,
+    token,
+    id,
+    is_initialize,
+});
+
 /// A stream whose request is not answered, or the GET stream.
 #[derive(Debug, Default)]
 struct Stream {
@@ -42,6 +51,12 @@ struct Stream {
     has_begun: bool,
 }
 
+record!(Stream {
+    reply,
+    sent,
+    has_begun,
+});
+
 /// Where the requests of a session are answered.
 #[derive(Debug)]
 pub(super) enum Upstream {
@@ -49,6 +64,23 @@ pub(super) enum Upstream {
     Own(Option<Box<Process>>),
     /// A process that it shares with other sessions. The service sends the messages.
     Shared(Seat),
+}
+
+impl Record for Upstream {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match self {
+            Self::Own(process) => json!({"process": process.save(to)}),
+            Self::Shared(seat) => json!({"seat": seat.save(to)}),
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        Ok(match fields.take("seat", from)? {
+            Some(seat) => Self::Shared(seat),
+            None => Self::Own(fields.take("process", from)?),
+        })
+    }
 }
 
 /// A session.
@@ -71,6 +103,20 @@ pub(super) struct Session {
     /// Whether the client has asked for anything but lists.
     has_worked: bool,
 }
+
+record!(Session {
+    id,
+    principal,
+    upstream,
+    pending,
+    streams,
+    last_stream,
+    replay,
+    version,
+    is_paused,
+    last_active,
+    has_worked,
+});
 
 /// Whether the session goes on after an event of its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +167,18 @@ impl Session {
         }
     }
 
+    /// Continues after the program of the server has replaced itself.
+    ///
+    /// # Errors
+    ///
+    /// Its own process cannot be watched.
+    pub(super) fn watch_again(&mut self, ctx: &mut Context) -> Result<(), RecordError> {
+        match self.process_mut() {
+            Some(process) => process.watch_again(ctx),
+            None => Ok(()),
+        }
+    }
+
     /// Its seat at a shared process.
     pub(super) fn seat(&self) -> Option<Seat> {
         match self.upstream {
@@ -147,7 +205,7 @@ impl Session {
     }
 
     /// The session in the status. One with a process of its own has its pid.
-    pub(super) fn status(&self) -> serde_json::Value {
+    pub(super) fn status(&self) -> Value {
         serde_json::json!({
             // The whole id is what a client shows to be let in.
             "id": &self.id.to_string()[..8],

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::Principal;
+use crate::record::record;
 use crate::service::mcp::held_bytes::HeldBytes;
 
 /// Requests by their upstream ids, which are in the order of their arrival.
@@ -11,6 +12,8 @@ pub(super) struct Held {
     requests: BTreeMap<u64, (Principal, String)>,
     bytes: HeldBytes,
 }
+
+record!(Held { requests, bytes });
 
 impl Held {
     pub(super) fn insert(&mut self, upstream_id: u64, principal: &Principal, text: String) {

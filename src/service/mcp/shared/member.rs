@@ -2,9 +2,11 @@
 
 use std::collections::HashSet;
 
+use serde_json::Value;
 use uuid::Uuid;
 
 use crate::Principal;
+use crate::record::{Loader, Record, RecordError, Saver, record};
 use crate::service::json::unescape;
 
 /// The cost of a subscription besides its URI, and the limits for all subscriptions of a session and of a principal, in bytes.
@@ -37,6 +39,17 @@ const LEVELS: [&str; 8] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Level(usize);
 
+impl Record for Level {
+    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
+        self.as_json().into()
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let level = Self::parse(&String::restore(value, from)?);
+        level.ok_or_else(|| RecordError::new("an unknown log level"))
+    }
+}
+
 impl Level {
     /// Parses a log level, which is JSON. `None` if there is no such level.
     pub(crate) fn parse(raw: &str) -> Option<Self> {
@@ -63,6 +76,15 @@ pub(super) struct Member {
     /// Whether it hears of all changes.
     pub(super) is_listening: bool,
 }
+
+record!(Member {
+    session,
+    principal,
+    level,
+    subscriptions,
+    cost,
+    is_listening,
+});
 
 impl Member {
     pub(super) fn new(session: Uuid, principal: Principal) -> Self {

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 pub(crate) use self::member::{Level, with_parents};
@@ -19,10 +20,12 @@ use super::hub::Hub;
 use super::pool::server_exited;
 use super::process::{Process, Received};
 use super::{McpConfig, McpShare};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, State, record};
 use crate::service::child::{
     ChildEvent, ChildInput, Keeper, OnFailure, ProgramPlace, RestartLimit, code_and_signal,
     describe,
 };
+use crate::service::deadlines::Alarm;
 use crate::service::id_map::IdMap;
 use crate::service::json::{quote, unescape};
 use crate::service::jsonrpc::{Envelope, code, error as jsonrpc_error};
@@ -54,6 +57,12 @@ struct Key {
     capabilities: String,
 }
 
+record!(Key {
+    principal,
+    version,
+    capabilities,
+});
+
 impl Key {
     /// The key for a revision and capabilities, as JSON. Tasks belong to one client, so a shared process does not get this capability.
     fn new(
@@ -66,7 +75,7 @@ impl Key {
             return Err(invalid("Invalid params: protocolVersion"));
         }
         let parsed = (capabilities.len() <= MAX_CAPABILITIES)
-            .then(|| serde_json::from_str::<serde_json::Map<_, serde_json::Value>>(capabilities));
+            .then(|| serde_json::from_str::<serde_json::Map<_, Value>>(capabilities));
         let Some(Ok(mut capabilities)) = parsed else {
             let why = "Invalid params: capabilities is not an object of up to 16 KiB";
             return Err(invalid(why));
@@ -75,7 +84,7 @@ impl Key {
         Ok(Self {
             principal: (share == McpShare::Principal).then(|| principal.clone()),
             version: quote(&unescape(version)),
-            capabilities: serde_json::Value::Object(capabilities).to_string(),
+            capabilities: Value::Object(capabilities).to_string(),
         })
     }
 
@@ -96,6 +105,8 @@ pub(crate) struct Seat {
     pub(crate) member: usize,
 }
 
+record!(Seat { server, member });
+
 /// A process that sessions share. It may not run, because it was idle or has failed.
 #[derive(Debug)]
 pub(super) struct SharedServer {
@@ -107,12 +118,64 @@ pub(super) struct SharedServer {
     /// When a session has last sent something, or has waited for something.
     last_used: Time,
     /// Expires when the process must have initialized.
-    timer: Option<TimerId>,
+    timer: Alarm,
     /// Whether the former process has been told to stop and has not exited. Until then, no other one starts.
     is_stopping: bool,
 }
 
 impl SharedServer {
+    /// Writes down what the next program needs.
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self {
+            key,
+            founder,
+            program,
+            sessions,
+            last_used,
+            timer,
+            is_stopping,
+        } = self;
+        json!({
+            "key": key.save(to),
+            "founder": founder.save(to),
+            "program": program.save(to),
+            "sessions": sessions.save(to),
+            "last_used": last_used.save(to),
+            "timer": timer.save(to),
+            "is_stopping": is_stopping,
+        })
+    }
+
+    /// Continues with what another server has saved. `program` has not been started.
+    fn restore(
+        value: Value,
+        program: Keeper<Process>,
+        from: &mut Loader,
+    ) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        let mut server = Self {
+            key: fields.take("key", from)?,
+            founder: fields.take("founder", from)?,
+            program,
+            sessions: fields.take("sessions", from)?,
+            last_used: fields.take("last_used", from)?,
+            timer: fields.take("timer", from)?,
+            is_stopping: fields.take("is_stopping", from)?,
+        };
+        fields.load("program", &mut server.program, from)?;
+        Ok(server)
+    }
+
+    /// Continues after the program of the server has replaced itself.
+    fn watch_again(&mut self, ctx: &mut Context) -> Result<(), RecordError> {
+        self.timer.wake(ctx);
+        self.program.watch_again(ctx);
+        match self.program.child_mut() {
+            Some(process) => process.watch_again(ctx),
+            None => Ok(()),
+        }
+    }
+
     pub(super) fn process(&self) -> Option<&Process> {
         self.program.child()
     }
@@ -246,9 +309,7 @@ impl SharedServer {
     }
 
     fn cancel_timer(&mut self, ctx: &mut Context) {
-        if let Some(timer) = self.timer.take() {
-            ctx.cancel_timer(timer);
-        }
+        self.timer.set(ctx, None);
     }
 
     /// Notes that the process is initialized.
@@ -296,7 +357,49 @@ pub(super) struct SharedServers {
     last_number: u64,
 }
 
+/// Call [`SharedServers::watch_again`] after loading them.
+impl State for SharedServers {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self {
+            share: _,
+            command: _,
+            place: _,
+            initialize_timeout: _,
+            limit: _,
+            servers,
+            // The servers have their keys.
+            numbers: _,
+            last_number,
+        } = self;
+        let servers = servers.iter();
+        let servers = servers.map(|(number, server)| json!([number, server.save(to)]));
+        json!({"servers": servers.collect::<Vec<_>>(), "last_number": last_number})
+    }
+
+    fn load(&mut self, value: Value, from: &mut Loader) -> Result<(), RecordError> {
+        let mut fields = Fields::of(value)?;
+        self.last_number = fields.take("last_number", from)?;
+        let servers: Vec<(u64, Value)> = fields.take("servers", from)?;
+        for (number, server) in servers {
+            let server = SharedServer::restore(server, Keeper::new(self.limit), from)?;
+            self.numbers.insert(server.key.clone(), number);
+            self.servers.insert(number, server);
+        }
+        Ok(())
+    }
+}
+
 impl SharedServers {
+    /// Continues after the program of the server has replaced itself.
+    ///
+    /// # Errors
+    ///
+    /// A process cannot be watched.
+    pub(super) fn watch_again(&mut self, ctx: &mut Context) -> Result<(), RecordError> {
+        let mut servers = self.servers.values_mut();
+        servers.try_for_each(|server| server.watch_again(ctx))
+    }
+
     pub(super) fn new(config: &McpConfig) -> Self {
         let mut limit = config.restart_limit;
         limit.on_failure = OnFailure::Retry;
@@ -362,7 +465,7 @@ impl SharedServers {
                     program: Keeper::new(self.limit),
                     sessions,
                     last_used: now,
-                    timer: None,
+                    timer: Alarm::default(),
                     is_stopping: false,
                     key: key.clone(),
                 };
@@ -407,7 +510,8 @@ impl SharedServers {
                 hub.counts.processes += 1;
                 server.program.handle_start(process);
                 server.last_used = ctx.now();
-                server.timer = self.initialize_timeout.map(|limit| ctx.set_timer(limit));
+                let deadline = self.initialize_timeout.map(|limit| ctx.now() + limit);
+                server.timer.set(ctx, deadline);
                 server.sessions.begin(&mut out);
             }
             Err(error) => {
@@ -429,8 +533,7 @@ impl SharedServers {
         out: &mut Vec<Output>,
     ) -> Option<Option<u64>> {
         for (number, server) in &mut self.servers {
-            if server.timer == Some(timer) {
-                server.timer = None;
+            if server.timer.expire(timer) {
                 let fails = |id: &str| jsonrpc_error(id, code::INTERNAL, "Request timed out", None);
                 server.sessions.end(fails, out);
                 return Some(Some(*number));

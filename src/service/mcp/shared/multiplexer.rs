@@ -12,12 +12,14 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::Who;
 use super::held::Held;
 use super::member::{Level, MAX_SUBSCRIPTIONS_EACH, Member, cost_of};
 use crate::Principal;
+use crate::record::{Fields, Loader, Record, RecordError, Saver, record, record_names};
 use crate::service::json::{quote, unescape};
 use crate::service::jsonrpc::{
     Envelope, Forwarded, IdKey, Pending, RequestKind, UpstreamIds, cancellation, code, error,
@@ -101,6 +103,27 @@ pub(super) enum Purpose {
     Call(usize, Effect),
 }
 
+impl Record for Purpose {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match self {
+            Self::Begin => json!({"own": "begin"}),
+            Self::Own => json!({"own": "tell"}),
+            Self::Call(member, effect) => json!({"member": member, "effect": effect.save(to)}),
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        let own: Option<String> = fields.take("own", from)?;
+        Ok(match own.as_deref() {
+            Some("begin") => Self::Begin,
+            Some("tell") => Self::Own,
+            Some(_) => return Err(RecordError::new("an unknown purpose")),
+            None => Self::Call(fields.take("member", from)?, fields.take("effect", from)?),
+        })
+    }
+}
+
 impl RequestKind for Purpose {
     fn is_subscription(&self) -> bool {
         false
@@ -117,9 +140,38 @@ pub(super) enum Effect {
     Subscribes(Box<str>),
 }
 
+impl Record for Effect {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match self {
+            Self::Nothing => json!({}),
+            Self::Level(level) => json!({"level": level.save(to)}),
+            Self::Subscribes(uri) => json!({"uri": uri.save(to)}),
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        if let Some(level) = fields.take("level", from)? {
+            return Ok(Self::Level(level));
+        }
+        let uri: Option<Box<str>> = fields.take("uri", from)?;
+        Ok(uri.map_or(Self::Nothing, Self::Subscribes))
+    }
+}
+
 /// A request from the process that a session has got. The session takes the place of the process in the table.
 #[derive(Debug)]
 pub(super) struct Question;
+
+impl Record for Question {
+    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
+        json!({})
+    }
+
+    fn restore(_: Value, _: &mut Loader) -> Result<Self, RecordError> {
+        Ok(Self)
+    }
+}
 
 impl RequestKind for Question {
     fn is_subscription(&self) -> bool {
@@ -135,6 +187,13 @@ pub(super) enum Phase {
     Initializing,
     Ready,
 }
+
+record_names!(Who { Person, Everybody });
+record_names!(Phase {
+    Stopped,
+    Initializing,
+    Ready,
+});
 
 /// The sessions of one process.
 #[derive(Debug)]
@@ -170,6 +229,27 @@ pub(crate) struct Multiplexer {
     /// The level that the process was told last. `None` if it is unknown whether the process has accepted it.
     pub(super) level: Option<Level>,
 }
+
+record!(Multiplexer {
+    who,
+    version,
+    capabilities,
+    members,
+    joined,
+    subscribers,
+    subscribed,
+    calls,
+    own_ids,
+    questions,
+    ids,
+    phase,
+    result,
+    arrivals,
+    held,
+    is_initialized,
+    is_told,
+    level,
+});
 
 impl Multiplexer {
     /// Sessions with this revision and these capabilities, which are JSON.

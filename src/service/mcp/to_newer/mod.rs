@@ -16,10 +16,13 @@ mod from_server;
 use std::collections::HashMap;
 use std::ops::Range;
 
+use serde_json::{Value, json};
+
 use super::STATELESS;
 use super::pool::{Filter, with_meta};
 use super::shared::Level;
-use super::to_older::{may_ask, questions_for, request as without_envelope};
+use super::to_older::{Questions, may_ask, questions_for, request as without_envelope};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
 use crate::service::json::{quote, unescape};
 use crate::service::jsonrpc::{
     Envelope, IdKey, MessageKind, code, error, insert_member, member, sole_member, success, with_id,
@@ -54,6 +57,29 @@ enum Stage {
     Native,
 }
 
+impl Record for Stage {
+    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
+        match self {
+            Self::Begin => json!({"name": "begin"}),
+            Self::Discovering(error) => json!({"name": "discovering", "error": &**error}),
+            Self::Translating => json!({"name": "translating"}),
+            Self::Native => json!({"name": "native"}),
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        let name: String = fields.take("name", from)?;
+        Ok(match name.as_str() {
+            "begin" => Self::Begin,
+            "discovering" => Self::Discovering(fields.take("error", from)?),
+            "translating" => Self::Translating,
+            "native" => Self::Native,
+            _ => return Err(RecordError::new("an unknown stage")),
+        })
+    }
+}
+
 /// A request to the server that the client has not made.
 #[derive(Debug)]
 enum Own {
@@ -64,6 +90,31 @@ enum Own {
     Resource(Box<str>, Option<Box<str>>),
     /// The client's request with this id, with input.
     Repeated(IdKey),
+}
+
+impl Record for Own {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match self {
+            Self::Discover => json!({"name": "discover"}),
+            Self::Lists => json!({"name": "lists"}),
+            Self::Resource(uri, id) => {
+                json!({"name": "resource", "uri": &**uri, "id": id.save(to)})
+            }
+            Self::Repeated(id) => json!({"name": "repeated", "id": id.save(to)}),
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        let name: String = fields.take("name", from)?;
+        Ok(match name.as_str() {
+            "discover" => Self::Discover,
+            "lists" => Self::Lists,
+            "resource" => Self::Resource(fields.take("uri", from)?, fields.take("id", from)?),
+            "repeated" => Self::Repeated(fields.take("id", from)?),
+            _ => return Err(RecordError::new("an unknown request")),
+        })
+    }
 }
 
 /// A request of the client for which the server may ask for input.
@@ -86,6 +137,17 @@ struct Call {
     kept: usize,
 }
 
+record!(Call {
+    own,
+    text,
+    repeated,
+    state,
+    input,
+    open,
+    rounds,
+    kept,
+});
+
 /// The translation for one process.
 #[derive(Debug)]
 pub(crate) struct ToNewer {
@@ -96,7 +158,7 @@ pub(crate) struct ToNewer {
     /// The members of each envelope.
     envelope: String,
     /// What the client can be asked for.
-    permitted: Vec<&'static str>,
+    permitted: Questions,
     level: Option<Level>,
     /// The changes of lists that the server reports.
     lists: Filter,
@@ -110,6 +172,22 @@ pub(crate) struct ToNewer {
     last_number: u64,
     kept: usize,
 }
+
+record!(ToNewer {
+    stage,
+    initialize,
+    asked,
+    envelope,
+    permitted,
+    level,
+    lists,
+    calls,
+    questions,
+    requests,
+    resources,
+    last_number,
+    kept,
+});
 
 /// The id with a number, as JSON.
 fn id_of(number: u64) -> String {
@@ -143,7 +221,7 @@ impl ToNewer {
             initialize: "null".into(),
             asked: "null".into(),
             envelope: String::new(),
-            permitted: Vec::new(),
+            permitted: Questions::default(),
             level: None,
             lists: Filter::default(),
             calls: HashMap::new(),

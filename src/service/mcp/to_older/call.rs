@@ -1,9 +1,11 @@
 //! A call of a client of 2026-07-28 that a process of an older revision has not answered.
 
+use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::messages::Question;
+use super::messages::{Question, Questions};
 use crate::Principal;
+use crate::record::{Fields, Loader, Record, RecordError, Saver};
 use crate::service::mcp::hub::Quota;
 use crate::service::mcp::pool::Filter;
 use crate::service::mcp::shared::{Reach, Seat};
@@ -26,8 +28,57 @@ pub(super) enum Kind {
         method: Box<str>,
         target: Option<String>,
         /// What the server may ask the client.
-        permitted: Vec<&'static str>,
+        permitted: Questions,
     },
+}
+
+impl Record for Kind {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match self {
+            Self::Discover => json!({"name": "discover"}),
+            Self::Subscribing {
+                filter,
+                uris,
+                waiting,
+            } => json!({
+                "name": "subscribing",
+                "filter": filter.save(to),
+                "uris": uris.save(to),
+                "waiting": waiting,
+            }),
+            Self::Listen(filter) => json!({"name": "listen", "filter": filter.save(to)}),
+            Self::Other {
+                method,
+                target,
+                permitted,
+            } => json!({
+                "name": "other",
+                "method": method.save(to),
+                "target": target.save(to),
+                "permitted": permitted.save(to),
+            }),
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        let name: String = fields.take("name", from)?;
+        Ok(match name.as_str() {
+            "discover" => Self::Discover,
+            "subscribing" => Self::Subscribing {
+                filter: fields.take("filter", from)?,
+                uris: fields.take("uris", from)?,
+                waiting: fields.take("waiting", from)?,
+            },
+            "listen" => Self::Listen(fields.take("filter", from)?),
+            "other" => Self::Other {
+                method: fields.take("method", from)?,
+                target: fields.take("target", from)?,
+                permitted: fields.take("permitted", from)?,
+            },
+            _ => return Err(RecordError::new("an unknown kind of call")),
+        })
+    }
 }
 
 /// Where a call is.
@@ -41,6 +92,28 @@ pub(super) enum Stage<R> {
         /// The answer, if the server did not wait for the input.
         answer: Option<String>,
     },
+}
+
+impl<R: Record> Record for Stage<R> {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        match self {
+            Self::Open(reply) => json!({"reply": reply.save(to)}),
+            Self::Input { state, answer } => {
+                json!({"state": state.save(to), "answer": answer.save(to)})
+            }
+        }
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        if let Some(reply) = fields.take("reply", from)? {
+            return Ok(Self::Open(reply));
+        }
+        Ok(Self::Input {
+            state: fields.take("state", from)?,
+            answer: fields.take("answer", from)?,
+        })
+    }
 }
 
 /// A call that is not answered.
@@ -59,6 +132,48 @@ pub(super) struct Call<R> {
     pub(super) stage: Stage<R>,
     /// How often the stage has changed. The time limits of an earlier stage do not count.
     pub(super) round: u32,
+}
+
+impl<R: Record> Record for Call<R> {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self {
+            seat,
+            principal,
+            kind,
+            id,
+            token,
+            questions,
+            kept,
+            stage,
+            round,
+        } = self;
+        json!({
+            "seat": seat.save(to),
+            "principal": principal.save(to),
+            "kind": kind.save(to),
+            "id": id.save(to),
+            "token": token.save(to),
+            "questions": questions.save(to),
+            "kept": kept,
+            "stage": stage.save(to),
+            "round": round,
+        })
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        Ok(Self {
+            seat: fields.take("seat", from)?,
+            principal: fields.take("principal", from)?,
+            kind: fields.take("kind", from)?,
+            id: fields.take("id", from)?,
+            token: fields.take("token", from)?,
+            questions: fields.take("questions", from)?,
+            kept: fields.take("kept", from)?,
+            stage: fields.take("stage", from)?,
+            round: fields.take("round", from)?,
+        })
+    }
 }
 
 impl<R> Call<R> {

@@ -1,7 +1,10 @@
 //! What becomes of a message between a client of revision 2026-07-28 and a server of an older revision.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
+use serde_json::{Value, json};
+
+use crate::record::{Loader, Record, RecordError, Saver, record};
 use crate::service::json::{Skimmer, quote, unescape};
 use crate::service::jsonrpc::{
     Envelope, MessageKind, code, insert_member, member, splice, success,
@@ -50,11 +53,36 @@ pub(crate) fn may_ask(method: &str) -> bool {
     matches!(method, "tools/call" | "prompts/get" | "resources/read")
 }
 
+/// Methods that a client can be asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Questions(Vec<&'static str>);
+
+impl Deref for Questions {
+    type Target = [&'static str];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl Record for Questions {
+    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
+        json!(self.0)
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let names: Vec<String> = Record::restore(value, from)?;
+        let methods = QUESTIONS.into_iter().map(|(method, _)| method);
+        let is_named = |method: &&str| names.iter().any(|name| name == method);
+        Ok(Self(methods.filter(is_named).collect()))
+    }
+}
+
 /// The methods that a client with these capabilities can be asked for.
-pub(crate) fn questions_for(capabilities: &str) -> Vec<&'static str> {
+pub(crate) fn questions_for(capabilities: &str) -> Questions {
     let has = |name: &str| member(capabilities, &(0..capabilities.len()), name).is_some();
     let permitted = QUESTIONS.into_iter().filter(|(_, name)| has(name));
-    permitted.map(|(method, _)| method).collect()
+    Questions(permitted.map(|(method, _)| method).collect())
 }
 
 /// The request without its envelope, and without what the client answers to an `InputRequiredResult` that had no state.
@@ -203,6 +231,8 @@ pub(crate) struct Question {
     /// The server's request.
     text: Box<str>,
 }
+
+record!(Question { id, text });
 
 impl Question {
     /// A request from the server, if such a client can be asked.

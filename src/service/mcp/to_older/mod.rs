@@ -15,12 +15,14 @@ mod call;
 mod messages;
 mod subscription;
 
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use self::call::{Call, Kind, Stage};
 use self::messages::Question;
 pub(crate) use self::messages::{
-    ASKED, answer, discovery, is_unknown, may_ask, questions_for, request, state, versions, without,
+    ASKED, Questions, answer, discovery, is_unknown, may_ask, questions_for, request, state,
+    versions, without,
 };
 use self::subscription::BEGIN;
 use super::http_error::HttpError;
@@ -28,6 +30,7 @@ use super::hub::Quota;
 use super::pool::{Filter, subscription_ended, with_subscription};
 use super::request::CAPABILITIES_KEY;
 use super::shared::{Handled, Incoming, Reach, Seat};
+use crate::record::{Fields, Loader, Record, RecordError, Saver};
 use crate::service::id_map::IdMap;
 use crate::service::jsonrpc::{Envelope, MessageKind, code, error, with_id};
 use crate::sys::random_uuid;
@@ -58,6 +61,21 @@ pub(crate) struct ToOlder<R> {
     calls: IdMap<Uuid, Call<R>>,
     /// Those whose client was asked for input, by its state.
     inputs: IdMap<Uuid, Uuid>,
+}
+
+impl<R: Record> Record for ToOlder<R> {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let Self { calls, inputs } = self;
+        json!({"calls": calls.save(to), "inputs": inputs.save(to)})
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        Ok(Self {
+            calls: fields.take("calls", from)?,
+            inputs: fields.take("inputs", from)?,
+        })
+    }
 }
 
 /// The capabilities of the client that sends a request, as JSON.
@@ -138,7 +156,7 @@ impl<R> ToOlder<R> {
                     target: messages::target(envelope),
                     permitted: match may_ask(method) {
                         true => questions_for(capabilities_of(envelope)),
-                        false => Vec::new(),
+                        false => Questions::default(),
                     },
                 };
                 (kind, request(envelope))
