@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
+use super::UPGRADE;
+use crate::record::simulated::restored;
 use crate::service::jsonrpc::Envelope;
 use crate::service::mcp::fuzzed::{Side, ToNewer};
 
@@ -79,6 +81,10 @@ impl World {
     }
 
     fn step(&mut self, operation: u8, argument: u8) {
+        if operation >= UPGRADE {
+            self.newer = restored(&self.newer);
+            return;
+        }
         let id = u64::from(argument >> 6);
         let uri = URIS[usize::from(argument) % URIS.len()];
         match operation % 14 {

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::UPGRADE;
 use crate::Principal;
+use crate::record::simulated::{load_again, restored};
 use crate::service::jsonrpc::{Envelope, RecoveredId};
 use crate::service::mcp::fuzzed::{
     Incoming, Multiplexer, OlderOutput, Output, Quota, Seat, ToOlder, Who, state,
@@ -131,6 +133,16 @@ pub fn mcp_older(data: &[u8]) {
 
 impl World {
     fn step(&mut self, operation: u8, argument: u8) {
+        if operation >= UPGRADE {
+            self.older = restored(&self.older);
+            let mut bytes = Quota::new(MAX_BYTES, Some(MAX_BYTES));
+            load_again(&self.bytes, &mut bytes);
+            self.bytes = bytes;
+            for process in &mut self.processes {
+                process.mux = restored(&process.mux);
+            }
+            return;
+        }
         let server = usize::from(argument) % self.processes.len();
         let chosen = usize::from(argument) % self.calls.len().max(1);
         let key = self.calls.keys().nth(chosen).copied();

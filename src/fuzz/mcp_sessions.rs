@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::UPGRADE;
 use crate::Principal;
+use crate::record::simulated::restored;
 use crate::service::jsonrpc::{Envelope, RecoveredId};
 use crate::service::mcp::fuzzed::{Incoming, Multiplexer, Output, Reach, Who};
 
@@ -67,6 +69,10 @@ pub fn mcp_sessions(data: &[u8]) {
 
 impl World {
     fn step(&mut self, operation: u8, argument: u8) {
+        if operation >= UPGRADE {
+            self.mux = restored(&self.mux);
+            return;
+        }
         let chosen = usize::from(argument) % self.sessions.len().max(1);
         let number = self.sessions.keys().nth(chosen).copied();
         let id = u64::from(argument >> 6);

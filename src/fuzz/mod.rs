@@ -15,14 +15,18 @@
 //! | [`resume`] | operations of clients that resume | every message arrives once and in order |
 //! | [`tls`] | operations of both sides of TLS | each side gets what the other has sent; no panic |
 //! | [`envelope`] | a JSON-RPC message | the parser agrees with serde_json |
-//! | [`router`] | operations of clients and an agent | every message reaches only its owner; the requests of a batch are answered together; tables stay bounded; progress tokens and ids are restored |
+//! | [`router`] | operations of clients and an agent, and upgrades | every message reaches only its owner; an upgrade changes nothing that is sent; the requests of a batch are answered together; tables stay bounded; progress tokens and ids are restored |
 //! | [`framing`] | a stream of framed messages | the messages are those of a naive decoder, for any cuts |
 //! | [`mcp`] | a request to an MCP endpoint, and tools | what is accepted agrees with its head; messages keep all but their ids |
 //! | [`screen`] | the output of a program on a terminal | the screen depends neither on how the output is split nor on when it is laid out; a snapshot and the rest of the output show the same; no panic |
-//! | [`mcp_newer`] | operations of a session in front of an MCP server of 2026-07-28 | each request is answered once, with what belongs to it; input reaches the request that needs it; nothing is left |
-//! | [`mcp_older`] | operations of clients of revision 2026-07-28 that share an older MCP server, and of the server | every message reaches only its call; a state continues one call of its principal, once; what is kept is bounded, and nothing is left |
-//! | [`mcp_sessions`] | operations of sessions that share a process, and of the process | every message reaches only its session; each request is answered once; tables stay bounded |
+//! | [`mcp_newer`] | operations of a session in front of an MCP server of 2026-07-28, and upgrades | each request is answered once, with what belongs to it; input reaches the request that needs it; nothing is left |
+//! | [`mcp_older`] | operations of clients of revision 2026-07-28 that share an older MCP server, of the server, and upgrades | every message reaches only its call; a state continues one call of its principal, once; what is kept is bounded, and nothing is left |
+//! | [`mcp_sessions`] | operations of sessions that share a process, of the process, and upgrades | every message reaches only its session; each request is answered once; tables stay bounded |
 //! | [`attachments`], [`control`], [`process_calls`] | requests to processes | no panic; limits hold |
+
+/// From this operation on, the server is upgraded: what it has written down continues.
+#[cfg(feature = "mcp")]
+const UPGRADE: u8 = 250;
 
 #[cfg(feature = "server")]
 mod agent;
