@@ -157,7 +157,7 @@ impl<'a> Saver<'a> {
     }
 
     /// Adds a text that several values share, and by which they are compared. Returns the reference to it, for a record.
-    pub(crate) fn shared(&mut self, text: &Arc<str>) -> Value {
+    pub(crate) fn shared(&self, text: &Arc<str>) -> Value {
         Value::Array(vec![text.as_ptr().addr().into(), (&**text).into()])
     }
 

@@ -465,6 +465,13 @@ pub fn call(
     (status.parse().expect("a number"), body)
 }
 
+/// Upgrades the server, which must be permitted over TCP. Returns the answer.
+pub fn upgrade(address: SocketAddr) -> serde_json::Value {
+    let (status, answer) = call(address, "POST", "/upgrade", Some(serde_json::json!({})));
+    assert_eq!(status, 200, "{answer}");
+    answer
+}
+
 /// A client's frame.
 pub fn frame(fin: bool, opcode: u8, payload: &[u8]) -> Vec<u8> {
     let key = [0x12, 0x9a, 0x3c, 0xe7];

@@ -6,25 +6,18 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::common::program::Program;
-use crate::common::{BINARY, CLOSE, TEXT, Wire, frame, request};
+use crate::common::{BINARY, TEXT, Wire, frame, request, upgrade};
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// Asks for an upgrade over TCP. Returns the head of the response and its body.
-fn upgrade(address: SocketAddr, fields: &str) -> (String, Value) {
+/// Asks for an upgrade over TCP, with more fields. Returns the head of the response and its body.
+fn ask_for_upgrade(address: SocketAddr, fields: &str) -> (String, Value) {
     let mut wire = Wire::open(address);
     let head = format!(
         "POST /upgrade HTTP/1.1\r\nHost: localhost\r\n{fields}Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{{}}"
     );
     wire.send(head.as_bytes());
     wire.read_response()
-}
-
-/// Asks for an upgrade that must take place.
-fn upgraded(address: SocketAddr) -> Value {
-    let (head, body) = upgrade(address, "");
-    assert!(head.starts_with("HTTP/1.1 200 "), "{head} {body}");
-    body
 }
 
 fn descriptors(pid: u32) -> usize {
@@ -67,7 +60,7 @@ fn connections_go_on_wherever_they_are() {
     slow.send_frame(BINARY, &long);
 
     for round in 1..=10 {
-        let answer = upgraded(address);
+        let answer = upgrade(address);
         assert_eq!(answer["from"], env!("CARGO_PKG_VERSION"));
         assert_eq!(
             (&answer["passed"], &answer["closed"]),
@@ -101,7 +94,7 @@ fn connections_go_on_wherever_they_are() {
         metric(address, "outrigger_upgrades_total"),
         "outrigger_upgrades_total 10"
     );
-    upgraded(address);
+    upgrade(address);
     // The connection that has asked may still be open, and so may the one that reads the metrics.
     assert!(
         descriptors(pid) <= before + 2,
@@ -136,9 +129,9 @@ fn a_client_that_is_cut_comes_back_to_the_next_program() {
         received += 1;
         if round % 2 == 0 {
             wire.reset();
-            assert_eq!(upgraded(address)["passed"], 1);
+            assert_eq!(upgrade(address)["passed"], 1);
         } else {
-            upgraded(address);
+            upgrade(address);
             wire.reset();
         }
         (wire, token) = ask(&format!("resume={token}&received={received}"));
@@ -158,7 +151,7 @@ fn a_program_that_cannot_continue_replaces_nothing() {
     let address = program.address();
     let mut log = program.follow_log();
     let mut client = Wire::connect(address, "/");
-    let (head, body) = upgrade(address, "");
+    let (head, body) = ask_for_upgrade(address, "");
     assert!(head.starts_with("HTTP/1.1 409 "), "{head}");
     assert_eq!(body["message"], "the new program has exited with code 1");
     program.signal(Signal::USR2);
@@ -174,7 +167,7 @@ fn a_program_that_cannot_continue_replaces_nothing() {
     );
 
     let program = Program::start(&["echo", "--allow-upgrade", "--program", "/nonexistent"]);
-    let (head, body) = upgrade(program.address(), "");
+    let (head, body) = ask_for_upgrade(program.address(), "");
     assert!(head.starts_with("HTTP/1.1 409 "), "{head}");
     let message = body["message"].as_str().expect("a message");
     assert!(message.contains("/nonexistent"), "{message}");
@@ -193,13 +186,13 @@ fn changed_settings_are_in_force_after_the_upgrade_and_wrong_ones_prevent_it() {
     let mut client = Wire::connect(address, "/");
 
     fs::write(&file, r#"{"max-message": "many"}"#).expect("written");
-    let (head, body) = upgrade(address, "");
+    let (head, body) = ask_for_upgrade(address, "");
     assert!(head.starts_with("HTTP/1.1 409 "), "{head}");
     let message = body["message"].as_str().expect("a message");
     assert!(message.contains("max-message"), "{message}");
 
     fs::write(&file, r#"{"max-message": "5000"}"#).expect("written");
-    upgraded(address);
+    upgrade(address);
     client.send_frame(BINARY, &[7; 4000]);
     assert_eq!(client.read_frame().payload, [7; 4000]);
     fs::remove_dir_all(&folder).expect("removed");
@@ -208,7 +201,7 @@ fn changed_settings_are_in_force_after_the_upgrade_and_wrong_ones_prevent_it() {
 #[test]
 fn only_an_operator_can_ask_for_an_upgrade() {
     let program = Program::start(&["echo"]);
-    let (head, body) = upgrade(program.address(), "");
+    let (head, body) = ask_for_upgrade(program.address(), "");
     assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
     assert!(
         body["message"]
@@ -229,36 +222,12 @@ fn only_an_operator_can_ask_for_an_upgrade() {
     let (_, url) = line.split_once("://").expect("a URL");
     let (address, token) = url.split_once("/?token=").expect("a token");
     let address: SocketAddr = address.parse().expect("an address");
-    let (head, _) = upgrade(address, "");
+    let (head, _) = ask_for_upgrade(address, "");
     assert!(head.starts_with("HTTP/1.1 401 "), "{head}");
     let field = format!("Authorization: Bearer {token}\r\n");
     for _ in 0..2 {
         // The generated token stays the same.
-        let (head, body) = upgrade(address, &field);
+        let (head, body) = ask_for_upgrade(address, &field);
         assert!(head.starts_with("HTTP/1.1 200 "), "{head} {body}");
     }
-}
-
-/// Their programs end, so their clients must learn it.
-#[test]
-fn clients_of_a_service_that_cannot_be_carried_over_get_1012() {
-    let program = Program::start(&["pipe", "--allow-upgrade", "--", "cat"]);
-    let address = program.address();
-    let mut client = Wire::connect(address, "/");
-    client.send_frame(TEXT, b"hello");
-    assert_eq!(client.read_frame().payload, b"hello");
-    let answer = upgraded(address);
-    assert_eq!(
-        (&answer["passed"], &answer["closed"]),
-        (&0.into(), &1.into()),
-        "{answer}"
-    );
-    let close = client.read_frame();
-    assert_eq!(
-        (close.opcode, &close.payload[..2]),
-        (CLOSE, &1012_u16.to_be_bytes()[..])
-    );
-    let mut client = Wire::connect(address, "/");
-    client.send_frame(TEXT, b"again");
-    assert_eq!(client.read_frame().payload, b"again");
 }

@@ -6,19 +6,13 @@ use std::net::SocketAddr;
 
 use crate::common::program::Program;
 use crate::common::traces::eventually;
-use crate::common::{BINARY, CLOSE, TEXT, Wire, call};
+use crate::common::{BINARY, CLOSE, TEXT, Wire, call, upgrade};
 use crate::processes;
 use serde_json::{Value, json};
 
 /// Starts `outrigger processes`, which may be upgraded over TCP.
 fn server(options: &[&str]) -> (Program, SocketAddr) {
     processes(&[&["--allow-upgrade"][..], options].concat())
-}
-
-fn upgrade(address: SocketAddr) -> Value {
-    let (status, answer) = call(address, "POST", "/upgrade", Some(json!({})));
-    assert_eq!(status, 200, "{answer}");
-    answer
 }
 
 fn spawn(address: SocketAddr, script: &str, terminal: bool) -> (String, u64) {
