@@ -5,17 +5,20 @@ import contextlib
 import json
 import os
 import re
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 from peers import PATIENCE, children_of
 
 OUTRIGGER = os.environ.get("OUTRIGGER", "target/release/outrigger")
 QUICK = "--quick" in sys.argv
+UPGRADES = "--upgrades" in sys.argv
 STATELESS, VERSION = "2026-07-28", "2025-11-25"
 PREFIX = "io.modelcontextprotocol/"
 SUBSCRIPTION = PREFIX + "subscriptionId"
@@ -285,16 +288,31 @@ class Mcp:
             self.process.stdout.close()
 
 
+def upgrade_often(server, is_over):
+    """Makes the server replace its program several times a second."""
+    while not is_over.wait(0.2):
+        os.kill(server.pid, signal.SIGUSR2)
+
+
 @contextlib.contextmanager
 def serving(*options, **more):
     """A server that must end with code 0 and must not panic."""
     server = Mcp(options, **more)
+    is_over = threading.Event()
+    upgrader = threading.Thread(target=upgrade_often, args=(server, is_over))
     try:
+        if UPGRADES:
+            upgrader.start()
         yield server
+        if UPGRADES:
+            is_over.set()
+            upgrader.join()
+            print(f"  {server.log_text().count('upgraded from version')} upgrades")
         code = server.stop()
         assert code == 0, (code, server.log_text()[-2000:])
         assert "panicked" not in server.log_text(), server.log_text()[-4000:]
     except BaseException:
+        is_over.set()
         server.process.kill()
         server.process.wait()
         print(server.log_text()[-3000:], file=sys.stderr)

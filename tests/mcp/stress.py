@@ -3,7 +3,8 @@
 
 Each part has a server of its own. Afterwards no process, descriptor, session, request or byte may be left.
 
-usage: tests/mcp/stress.py [--quick] [PART...]      --quick: fewer calls and sessions; OUTRIGGER=target/release/outrigger
+usage: tests/mcp/stress.py [--quick] [--upgrades] [PART...]      --quick: fewer calls and sessions; --upgrades: the server replaces its
+                                                                program all the time; OUTRIGGER=target/release/outrigger
 """
 
 import collections

@@ -22,6 +22,7 @@ use crate::record::{Loader, RecordError, Saver, State, state};
 use crate::service::AgentPerClient;
 use crate::service::agent::{AgentConfig, AgentProtocol};
 use crate::service::child::{ChildIndex, ChildInput, process_metrics};
+use crate::service::deadlines::Alarm;
 use crate::service::id_map::IdMap;
 use crate::service::jsonrpc::code;
 use crate::{
@@ -64,7 +65,7 @@ pub struct Mcp {
     /// Finds the owner of a process by an event of the process.
     index: ChildIndex<Owner>,
     /// Looks for sessions that are idle.
-    sweep: Option<TimerId>,
+    sweep: Alarm,
     /// Fails the requests that still wait when the server has been stopping for a while.
     last_call: Option<TimerId>,
     /// Clients that use WebSocket, each with a process of its own.
@@ -88,7 +89,7 @@ state!(Mcp {
     last_stopping,
     // It is made anew.
     keep index,
-    keep sweep,
+    sweep,
     keep last_call,
     into websocket,
     websocket_clients,
@@ -112,7 +113,7 @@ impl Mcp {
             stopping: IdMap::default(),
             last_stopping: 0,
             index: ChildIndex::default(),
-            sweep: None,
+            sweep: Alarm::default(),
             last_call: None,
             websocket: AgentPerClient::new(websocket),
             websocket_clients: IdMap::default(),
@@ -296,8 +297,7 @@ impl Service for Mcp {
             }
             return self.end_all_translated(ctx, Some(SHUTTING_DOWN));
         }
-        if self.sweep == Some(timer) {
-            self.sweep = None;
+        if self.sweep.expire(timer) {
             return self.end_unused(ctx);
         }
         let was_known = self.pool.support != Support::Unknown;

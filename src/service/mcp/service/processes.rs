@@ -94,7 +94,7 @@ impl Mcp {
         owners.extend(self.stopping.keys().copied().map(Owner::Stopping));
         owners.into_iter().for_each(|owner| self.note_start(owner));
         self.starting.keys().for_each(|one| ctx.queue_start(*one));
-        self.begin_sweep(ctx);
+        self.sweep.wake(ctx);
         Ok(())
     }
 
@@ -468,11 +468,12 @@ impl Mcp {
     /// Sets the timer that looks for sessions to end.
     pub(super) fn begin_sweep(&mut self, ctx: &mut Context) {
         let is_unused = self.sessions.is_empty() && self.shared.is_empty();
-        if self.sweep.is_none() && !(is_unused && self.pool.process_count() == 0) {
+        if self.sweep.deadline().is_none() && !(is_unused && self.pool.process_count() == 0) {
             let config = &self.config;
             let idle = [config.session_idle, config.list_idle, config.process_idle];
             let idle = idle.into_iter().flatten().min().unwrap_or(Duration::MAX);
-            self.sweep = Some(ctx.set_timer(SWEEP.min(idle / 4)));
+            let at = ctx.now() + SWEEP.min(idle / 4);
+            self.sweep.set(ctx, Some(at));
         }
     }
 
