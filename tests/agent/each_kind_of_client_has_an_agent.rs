@@ -21,17 +21,6 @@ fn processes(address: SocketAddr) -> Vec<Value> {
     processes.expect("a list").clone()
 }
 
-/// Connects a client that can read files.
-fn with_files(address: SocketAddr) -> Client {
-    let mut client = Client::connect(address);
-    let capabilities = json!({"fs": {"readTextFile": true}});
-    let params = json!({"protocolVersion": 1, "clientCapabilities": capabilities});
-    let answer = client.ask("initialize", params);
-    assert_eq!(answer["result"]["protocolVersion"], 1, "{answer}");
-    assert_eq!(answer["result"]["_meta"]["outrigger"]["watch"], true);
-    client
-}
-
 #[test]
 fn two_kinds_have_two_processes_and_an_exit_concerns_one() {
     let server = Program::start(&[
@@ -46,7 +35,7 @@ fn two_kinds_have_two_processes_and_an_exit_concerns_one() {
     let address = server.address();
     let (mut one, first, _) = Client::with_session(address);
     assert_eq!(processes(address).len(), 1);
-    let (mut two, second, _) = with_files(address).open_session();
+    let (mut two, second, _) = Client::with_files(address).open_session();
     assert_eq!(processes(address).len(), 2);
     let pid = |session: &str| session.split('-').nth(1).map(str::to_owned);
     assert_ne!(pid(&first), pid(&second));
@@ -84,7 +73,7 @@ fn two_processes_may_count_their_sessions() {
     let server = Program::start(&["agent", "--", &agent, "--count"]);
     let address = server.address();
     let (mut one, first, _) = Client::with_session(address);
-    let (mut two, second, _) = with_files(address).open_session();
+    let (mut two, second, _) = Client::with_files(address).open_session();
     assert_eq!((&*first, &*second), ("session-0", "session-0"));
     assert_eq!(processes(address).len(), 2);
     for (client, text) in [(&mut one, "un"), (&mut two, "deux")] {
@@ -155,7 +144,7 @@ fn one_process_is_told_what_any_client_may_be_able_to_do() {
     let server = Program::start(&["agent", "--one-process", "--", "sh", "-c", &script]);
     let address = server.address();
     let (mut without, first, _) = Client::with_session(address);
-    let (mut with, second, _) = with_files(address).open_session();
+    let (mut with, second, _) = Client::with_files(address).open_session();
     assert_eq!(processes(address).len(), 1);
     let parsed = |line: Option<&str>| -> Value {
         serde_json::from_str(line.expect("a line")).expect("JSON")

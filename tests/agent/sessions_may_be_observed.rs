@@ -23,21 +23,11 @@ fn observed(flags: &[&str]) -> (Program, SocketAddr, Client, String, String) {
     (server, address, client, session, token)
 }
 
-/// Connects an observer of a session.
-fn observer(address: SocketAddr, session: &str, token: &str) -> Client {
-    let mut observer = Client::initialized(address);
-    let meta = json!({"outrigger": {"watchToken": token}});
-    let params = json!({"sessionId": session, "_meta": meta});
-    let attached = observer.ask("session/attach", params);
-    assert_eq!(attached["result"]["role"], "observer", "{attached}");
-    observer
-}
-
 #[test]
 fn an_observer_sees_a_turn_live_and_may_approve_with_any() {
     for (approvals, approves) in [("owner", false), ("any", true)] {
         let (_server, address, mut client, session, token) = observed(&["--approvals", approvals]);
-        let mut watcher = observer(address, &session, &token);
+        let mut watcher = Client::observer(address, &session, &token);
         let refused = watcher.ask(
             "session/prompt",
             json!({"sessionId": session, "prompt": []}),
@@ -82,8 +72,8 @@ fn an_observer_sees_a_turn_live_and_may_approve_with_any() {
 fn a_slow_observer_is_dropped_alone() {
     let flags = ["--max-outbound", "1MiB", "--close-timeout", "1h"];
     let (_server, address, mut client, session, token) = observed(&flags);
-    let mut slow = observer(address, &session, &token);
-    let mut quick = observer(address, &session, &token);
+    let mut slow = Client::observer(address, &session, &token);
+    let mut quick = Client::observer(address, &session, &token);
     for _ in 0..15 {
         // Ten updates of 100 kB each.
         let prompt = client.prompt(&session, &format!("{} ", "x".repeat(100_000)).repeat(10));

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::common::agent::{Client, error_code, example_agent};
+use crate::common::agent::{Client, error_code, example_agent, load};
 use crate::common::program::Program;
 use crate::common::traces::{TraceFile, eventually};
 use crate::common::{PING, PONG, Wire, request};
@@ -16,10 +16,6 @@ use outrigger::service::agent::AgentProtocol;
 use outrigger::service::{Agent, AgentConfig, AgentPerClient};
 use outrigger::{Config, Server, Service, Stopped};
 use serde_json::{Value, json};
-
-fn load(session: &str, token: Option<&str>) -> Value {
-    json!({"sessionId": session, "cwd": "/", "mcpServers": [], "_meta": {"outrigger": {"resumeToken": token}}})
-}
 
 /// The response to `GET /status`.
 fn status(address: SocketAddr) -> Value {

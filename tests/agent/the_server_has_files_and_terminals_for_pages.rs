@@ -2,124 +2,14 @@
 //! client that asks for it. Nothing leads out of the directory, and nothing blocks the server.
 
 use std::fs;
-use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, RenameFlags, mkfifoat, renameat_with};
 use serde_json::{Value, json};
 
-use crate::common::agent::{Client, example_agent};
-use crate::common::program::Program;
-
-/// A directory that ends with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("outrigger-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(path.join("inside")).expect("a directory");
-        Self(path.canonicalize().expect("it exists"))
-    }
-
-    fn inside(&self, name: &str) -> PathBuf {
-        self.0.join("inside").join(name)
-    }
-
-    fn outside(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A client with a session, for whose agent the server has tools.
-struct Page {
-    client: Client,
-    session: String,
-    token: String,
-    offered: Value,
-}
-
-impl Page {
-    fn open(address: SocketAddr) -> Self {
-        let mut client = Client::connect(address);
-        let asks = json!({"outrigger": {"clientTools": true}});
-        let answer = client.ask(
-            "initialize",
-            json!({"protocolVersion": 1, "clientCapabilities": {"fs": {"readTextFile": false}}, "_meta": asks}),
-        );
-        let offered = answer["result"]["_meta"]["outrigger"]["clientTools"].clone();
-        let (client, session, token) = client.open_session();
-        Self {
-            client,
-            session,
-            token,
-            offered,
-        }
-    }
-
-    /// Begins to let the agent ask for something. Returns the id of the prompt.
-    fn begin(&mut self, method: &str, params: &Value) -> u64 {
-        self.client
-            .prompt(&self.session, &format!("ask {method} {params}"))
-    }
-
-    /// What the agent has got, once the prompt is answered.
-    fn end(&mut self, prompt: u64) -> Value {
-        let mut said = Value::Null;
-        loop {
-            let message = self.client.hear();
-            let update = &message["params"]["update"];
-            if update["sessionUpdate"] == "agent_message_chunk" {
-                let text = update["content"]["text"].as_str().unwrap_or_default();
-                said = serde_json::from_str(text).unwrap_or_default();
-            }
-            if message["id"] == prompt && message.get("method").is_none() {
-                return said;
-            }
-        }
-    }
-
-    fn ask(&mut self, method: &str, params: &Value) -> Value {
-        let prompt = self.begin(method, params);
-        self.end(prompt)
-    }
-
-    fn read(&mut self, path: &Path) -> Value {
-        self.ask("fs/read_text_file", &json!({"path": path}))
-    }
-
-    fn write(&mut self, path: &Path, content: &str) -> Value {
-        let params = json!({"path": path, "content": content});
-        self.ask("fs/write_text_file", &params)
-    }
-
-    fn terminal(&mut self, params: &Value) -> String {
-        let created = self.ask("terminal/create", params);
-        let id = created["terminalId"].as_str();
-        id.unwrap_or_else(|| panic!("{created}")).to_owned()
-    }
-
-    fn of_terminal(&mut self, what: &str, id: &str) -> Value {
-        self.ask(&format!("terminal/{what}"), &json!({"terminalId": id}))
-    }
-}
-
-fn start(folder: &Folder, flags: &[&str]) -> (Program, SocketAddr) {
-    let (inside, agent) = (folder.inside("."), example_agent());
-    let mut arguments = vec!["agent", "--client-fs", inside.to_str().expect("UTF-8")];
-    arguments.extend(flags);
-    arguments.extend(["--", &agent]);
-    let server = Program::start(&arguments);
-    let address = server.address();
-    (server, address)
-}
+use crate::common::agent::Client;
+use crate::page::{Folder, Page, start};
 
 /// The code of an error that the agent has got.
 fn refused(answer: &Value) -> i64 {

@@ -52,6 +52,27 @@ impl Client {
         client
     }
 
+    /// Connects a client that can read files, which is another kind of client.
+    pub fn with_files(address: SocketAddr) -> Self {
+        let mut client = Self::connect(address);
+        let capabilities = json!({"fs": {"readTextFile": true}});
+        let params = json!({"protocolVersion": 1, "clientCapabilities": capabilities});
+        let answer = client.ask("initialize", params);
+        assert_eq!(answer["result"]["protocolVersion"], 1, "{answer}");
+        assert_eq!(answer["result"]["_meta"]["outrigger"]["watch"], true);
+        client
+    }
+
+    /// Connects an observer of a session.
+    pub fn observer(address: SocketAddr, session: &str, token: &str) -> Self {
+        let mut observer = Self::initialized(address);
+        let meta = json!({"outrigger": {"watchToken": token}});
+        let params = json!({"sessionId": session, "_meta": meta});
+        let attached = observer.ask("session/attach", params);
+        assert_eq!(attached["result"]["role"], "observer", "{attached}");
+        observer
+    }
+
     /// Connects a client with a session. Returns its session id and resume token, too.
     pub fn with_session(address: SocketAddr) -> (Self, String, String) {
         Self::initialized(address).open_session()
@@ -117,6 +138,11 @@ impl Client {
             }
         }
     }
+}
+
+/// The parameters of `session/load`.
+pub fn load(session: &str, token: Option<&str>) -> Value {
+    json!({"sessionId": session, "cwd": "/", "mcpServers": [], "_meta": {"outrigger": {"resumeToken": token}}})
 }
 
 pub fn error_code(message: &Value) -> i64 {
