@@ -100,15 +100,24 @@ try_suite() {
   inside systemctl reload "$PROGRAM.service"
   talk --connect 7070 /echo "$token" || fail "the service does not survive a reload"
 
-  # An upgrade to a second version, which restarts the service. The socket refuses nobody meanwhile.
+  # An upgrade to a second version: the server replaces its program, under a terminal that somebody uses.
   pid=$(inside systemctl show --property=MainPID --value "$PROGRAM.service")
   rm -rf "$work/repack"
   dpkg-deb --raw-extract "$deb" "$work/repack"
   sed -i 's/^Version: .*/&+upgrade/' "$work/repack/DEBIAN/control"
   dpkg-deb --root-owner-group --build "$work/repack" "$root/root/second.deb" >/dev/null
+  # shellcheck disable=SC2016
+  inside bash -c "(echo 'touch /var/lib/outrigger/begun'; until [ -e /root/upgraded ]; do sleep 0.2; done; echo 'echo still-\$((40 + 2)); exit 7') |
+    $PROGRAM attach 'ws://127.0.0.1:7070/terminal?token=$token'" >"$work/kept" 2>&1 &
+  local user=$!
+  until_ok test -e /var/lib/outrigger/begun
   inside apt-get install --quiet --quiet --yes /root/second.deb >"$work/apt.log" 2>&1 || { cat "$work/apt.log" >&2; fail "apt cannot upgrade it"; }
+  inside touch /root/upgraded
+  wait "$user" && fail "the terminal has lost its exit code in the upgrade"
+  grep -q still-42 "$work/kept" || { cat "$work/kept" >&2; journal >&2; fail "the terminal does not survive the upgrade"; }
   talk --connect 7070 /echo "$token" || { journal >&2; fail "no connection after the upgrade"; }
-  [ "$(inside systemctl show --property=MainPID --value "$PROGRAM.service")" != "$pid" ] || fail "the upgrade did not restart the service"
+  [ "$(inside systemctl show --property=MainPID --value "$PROGRAM.service")" = "$pid" ] || fail "the upgrade has restarted the service"
+  journal | grep -q "upgraded from" || { journal >&2; fail "the upgrade did not replace the program of the service"; }
   grep -q terminal "$root/etc/outrigger/outrigger.json" || fail "the upgrade replaced the configuration"
   journal --priority=err --grep "[a-z]" >"$work/errors" && { cat "$work/errors" >&2; fail "the journal has errors"; }
 

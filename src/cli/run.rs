@@ -229,7 +229,7 @@ fn allow_upgrades(
     if !cfg!(target_os = "linux") {
         return Ok(());
     }
-    let manager = manager.clone();
+    let (before, after) = (manager.clone(), manager.clone());
     let program = match &settings.upgrade_program {
         Some(program) => std::path::absolute(program)?,
         None => programs::own_path()?,
@@ -238,7 +238,9 @@ fn allow_upgrades(
         .with_extra(settings.pass_on())
         .over_tcp(settings.has("allow-upgrade"))
         // The next program says that it is ready.
-        .with_farewell(move || std::mem::forget(manager.reloading()));
+        .with_farewell(move || std::mem::forget(before.reloading()))
+        // With `ReloadSignal=SIGUSR2`, `systemctl reload` waits for this.
+        .with_failure(move || drop(after.reloading()));
     server.upgrade_to(successor)?;
     Ok(())
 }

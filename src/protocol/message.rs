@@ -1,14 +1,14 @@
 //! Messages, and their assembly from fragments (RFC 6455 section 5.4).
 
 #[cfg(feature = "server")]
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::frame::{FrameHeader, OpCode};
 use super::payload::check_utf8;
 use super::shared::{Buffer, Buffers, capacity_for};
 use super::{ProtocolError, Utf8Stream};
 #[cfg(feature = "server")]
-use crate::record::{Fields, Loader, Record, RecordError, Saver};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 
 /// A complete message, borrowed.
 ///
@@ -88,8 +88,8 @@ pub enum OwnedMessage {
 impl Record for OwnedMessage {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match self {
-            Self::Text(text) => json!({"text": to.bytes(text.as_bytes())}),
-            Self::Binary(bytes) => json!({"binary": to.bytes(bytes)}),
+            Self::Text(text) => object!({"text": to.bytes(text.as_bytes())}),
+            Self::Binary(bytes) => object!({"binary": to.bytes(bytes)}),
         }
     }
 
@@ -245,9 +245,9 @@ impl Record for Assembly {
         match self {
             Self::Text { text, utf8 } => {
                 let tail = utf8.save(to);
-                json!({"text": to.bytes(text.as_bytes()), "tail": tail})
+                object!({"text": to.bytes(text.as_bytes()), "tail": tail})
             }
-            Self::Binary(bytes) => json!({"binary": to.bytes(bytes)}),
+            Self::Binary(bytes) => object!({"binary": to.bytes(bytes)}),
         }
     }
 

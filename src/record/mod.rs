@@ -5,10 +5,11 @@
 //! field that is missing there does not compile. [`Saver`] borrows long bytes instead of copying them, and [`Loader`] reads each of
 //! them once, into the memory where they stay.
 //!
-//! A reader skips fields that it does not know, and a field that is missing gets the value of [`Record::absent`], if its type has one.
+//! A reader skips fields that it does not know, and takes null for a field that is missing.
 //! So a program can read the records of one that is a little older or newer.
 
 mod basic;
+mod containers;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod simulated;
 #[cfg(test)]
@@ -28,13 +29,8 @@ pub trait Record: Sized {
     /// Writes the value.
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value;
 
-    /// Reads the value.
+    /// Reads the value. Null takes the place of a field that the record does not have.
     fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError>;
-
-    /// The value of a field that the record does not have.
-    fn absent() -> Option<Self> {
-        None
-    }
 }
 
 /// A value whose settings come from the program that continues it. [`State::save`] leaves them out.
@@ -271,13 +267,23 @@ impl Loader {
 
 /// The fields of a record that are still to be read.
 #[derive(Debug)]
-pub(crate) struct Fields(Map<String, Value>);
+pub(crate) struct Fields {
+    left: Map<String, Value>,
+    /// Whether the record does not have the field that was read last.
+    is_missing: bool,
+    /// The first error.
+    failure: Option<RecordError>,
+}
 
 impl Fields {
     /// The fields of an object.
     pub(crate) fn of(value: Value) -> Result<Self, RecordError> {
         match value {
-            Value::Object(fields) => Ok(Self(fields)),
+            Value::Object(left) => Ok(Self {
+                left,
+                is_missing: false,
+                failure: None,
+            }),
             _ => Err(RecordError::new("an object is expected")),
         }
     }
@@ -288,11 +294,37 @@ impl Fields {
         name: &str,
         from: &mut Loader,
     ) -> Result<T, RecordError> {
-        let restored = match self.remove(name) {
-            Some(value) => T::restore(value, from),
-            None => T::absent().ok_or_else(missing),
+        self.next(name, from).ok_or_else(|| self.error())
+    }
+
+    /// Reads a field. Notes the error if that fails, so that the caller can read all fields before it asks for the
+    /// [error](Fields::error). With a way out after each field, a struct takes several times the code.
+    #[inline(never)]
+    pub(crate) fn next<T: Record>(&mut self, name: &str, from: &mut Loader) -> Option<T> {
+        match T::restore(self.remove(name), from) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.note(name, error);
+                None
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note(&mut self, name: &str, error: RecordError) {
+        let error = match self.is_missing {
+            true => missing(),
+            false => error,
         };
-        restored.map_err(|error| error.inside(name))
+        self.failure.get_or_insert(error.inside(name));
+    }
+
+    /// The first error.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn error(&mut self) -> RecordError {
+        self.failure.take().unwrap_or_else(missing)
     }
 
     /// Continues a value with a field. Without the field, the value stays as it is.
@@ -303,13 +335,17 @@ impl Fields {
         from: &mut Loader,
     ) -> Result<(), RecordError> {
         let value = self.remove(name);
-        let loaded = value.map_or(Ok(()), |value| into.load(value, from));
-        loaded.map_err(|error| error.inside(name))
+        if self.is_missing {
+            return Ok(());
+        }
+        into.load(value, from).map_err(|error| error.inside(name))
     }
 
     #[inline(never)]
-    fn remove(&mut self, name: &str) -> Option<Value> {
-        self.0.remove(name)
+    fn remove(&mut self, name: &str) -> Value {
+        let value = self.left.remove(name);
+        self.is_missing = value.is_none();
+        value.unwrap_or_default()
     }
 }
 
@@ -326,23 +362,91 @@ pub(crate) fn add_field(record: &mut Map<String, Value>, name: &str, value: Valu
     }
 }
 
+/// An object of these members.
+#[inline(never)]
+pub(crate) fn object_of(members: &mut [(&str, Value)]) -> Value {
+    let mut object = Map::new();
+    for (name, value) in members {
+        object.insert((*name).to_owned(), value.take());
+    }
+    Value::Object(object)
+}
+
+/// What may be a member of such an object.
+pub(crate) trait Member {
+    fn into_value(self) -> Value;
+}
+
+macro_rules! members {
+    ($($type:ty),*) => {$(
+        impl Member for $type {
+            fn into_value(self) -> Value {
+                self.into()
+            }
+        }
+    )*};
+}
+
+macro_rules! referred_members {
+    ($($type:ty),*) => {$(
+        impl Member for &$type {
+            fn into_value(self) -> Value {
+                self.clone().into()
+            }
+        }
+    )*};
+}
+
+members!(
+    Value,
+    &str,
+    bool,
+    i32,
+    u16,
+    u32,
+    u64,
+    usize,
+    String,
+    Vec<Value>,
+    Vec<String>
+);
+members!(
+    Option<&str>,
+    Option<String>,
+    Option<Value>,
+    Option<i32>,
+    Option<u64>,
+    Option<usize>
+);
+referred_members!(bool, i32, u32, u64, usize, String, Vec<String>);
+referred_members!(Option<u8>, Option<String>, Option<&str>);
+
+/// An object for a record. Unlike `json!`, it does not copy the values.
+macro_rules! object {
+    ({ $($name:literal: $value:expr),* $(,)? }) => {
+        $crate::record::object_of(&mut [$(($name, $crate::record::Member::into_value($value))),*])
+    };
+}
+
 /// Implements [`Record`] for a struct from the list of all its fields. `field = value` does not save a field, and gives it this value
 /// when the struct is restored.
 macro_rules! record {
     ($type:ty { $($fields:tt)* }) => {
         impl $crate::record::Record for $type {
+            #[inline(never)]
             fn save<'a>(&'a self, to: &mut $crate::record::Saver<'a>) -> serde_json::Value {
                 let mut record = serde_json::Map::new();
                 $crate::record::record!(@save self record to [] $($fields)*);
                 serde_json::Value::Object(record)
             }
 
+            #[inline(never)]
             fn restore(
                 value: serde_json::Value,
                 from: &mut $crate::record::Loader,
             ) -> Result<Self, $crate::record::RecordError> {
                 let mut record = $crate::record::Fields::of(value)?;
-                $crate::record::record!(@restore record from [] $($fields)*)
+                $crate::record::record!(@restore record from [] [] $($fields)*)
             }
         }
     };
@@ -375,16 +479,19 @@ macro_rules! record {
             $crate::record::add_field(&mut $record, stringify!($saved), value);
         )*
     };
-    (@restore $record:ident $from:ident [$($done:tt)*] $field:ident = $value:expr $(, $($rest:tt)*)?) => {
-        $crate::record::record!(@restore $record $from [$($done)* $field: $value,] $($($rest)*)?)
+    (@restore $record:ident $from:ident [$($read:ident)*] [$($done:tt)*] $field:ident = $value:expr $(, $($rest:tt)*)?) => {
+        $crate::record::record!(@restore $record $from [$($read)*] [$($done)* $field: $value,] $($($rest)*)?)
     };
-    (@restore $record:ident $from:ident [$($done:tt)*] $field:ident $(, $($rest:tt)*)?) => {
-        $crate::record::record!(@restore $record $from
-            [$($done)* $field: $record.take(stringify!($field), $from)?,] $($($rest)*)?)
-    };
-    (@restore $record:ident $from:ident [$($done:tt)*]) => {
-        // A struct expression names every field, so a new one that is not in the list does not compile.
-        Ok(Self { $($done)* })
+    (@restore $record:ident $from:ident [$($read:ident)*] [$($done:tt)*] $field:ident $(, $($rest:tt)*)?) => {{
+        let $field = $record.next(stringify!($field), $from);
+        $crate::record::record!(@restore $record $from [$($read)* $field] [$($done)* $field,] $($($rest)*)?)
+    }};
+    (@restore $record:ident $from:ident [$($read:ident)*] [$($done:tt)*]) => {
+        match ($($read,)*) {
+            // A struct expression names every field, so a new one that is not in the list does not compile.
+            ($(Some($read),)*) => Ok(Self { $($done)* }),
+            _ => Err($record.error()),
+        }
     };
 }
 
@@ -416,12 +523,14 @@ macro_rules! record_names {
 macro_rules! state {
     ($type:ty { $($fields:tt)* }) => {
         impl $crate::record::State for $type {
+            #[inline(never)]
             fn save<'a>(&'a self, to: &mut $crate::record::Saver<'a>) -> serde_json::Value {
                 let mut record = serde_json::Map::new();
                 $crate::record::state!(@save self record to $($fields)*);
                 serde_json::Value::Object(record)
             }
 
+            #[inline(never)]
             fn load(
                 &mut self,
                 value: serde_json::Value,
@@ -464,4 +573,4 @@ macro_rules! state {
     }};
 }
 
-pub(crate) use {record, record_names, state};
+pub(crate) use {object, record, record_names, state};

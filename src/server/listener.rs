@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use mio::net::{TcpListener, UnixListener, UnixStream};
 use mio::{Interest, Registry};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::address::{Listen, ListenAddress, Place, Remote};
 use super::id::listener_token;
 use super::stream::Stream;
 use crate::protocol::Rejection;
 use crate::protocol::http::HttpDate;
-use crate::record::{Fields, Loader, Record, RecordError, Restored, Saver, record};
+use crate::record::{Fields, Loader, Record, RecordError, Restored, Saver, object, record};
 use crate::sys::{
     ListeningSocket, check_socket_path, inherited_listener, is_exhausted, random_uuid,
     tcp_listener, with_private_umask,
@@ -181,7 +181,7 @@ impl Listener {
             Socket::Tcp(socket) => to.descriptor(socket.as_fd()),
             Socket::Unix(socket) => to.descriptor(socket.as_fd()),
         };
-        json!({"name": self.name, "socket": socket, "file": self.file.save(to)})
+        object!({"name": &self.name, "socket": socket, "file": self.file.save(to)})
     }
 
     /// Opens a listening socket, or takes over the one that has passed. With `share`, other processes may listen on the same port. With `tls`, its connections use

@@ -55,10 +55,6 @@ impl Record for Stream {
             },
         }
     }
-
-    fn absent() -> Option<Self> {
-        Some(Self::Closed)
-    }
 }
 
 /// Details of the last read over TLS.

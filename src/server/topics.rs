@@ -10,7 +10,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use slab::Slab;
 
 use super::client::{Broadcast, Client, Keep, Membership, Memberships, TopicId};
@@ -19,7 +19,7 @@ use super::error::SendError;
 use super::id::{ClientId, ServiceId};
 use super::registry::Registry;
 use crate::protocol::{Message, OwnedMessage};
-use crate::record::{Record, Saver, record};
+use crate::record::{Record, Saver, object, record};
 
 /// The maximum length of a topic's name in bytes.
 pub(super) const MAX_NAME: usize = 255;
@@ -131,14 +131,14 @@ impl Topics {
                 let client = registry.get(member.client);
                 let membership = client.and_then(|client| client.wire.memberships()?.get(id));
                 let newest = membership.and_then(Membership::newest);
-                json!({
+                object!({
                     "client": member.client.save(to),
                     "keep": member.keep.save(to),
                     "newest": newest.map(|message| message.save(to)),
                 })
             });
             let members: Vec<Value> = members.collect();
-            json!({"name": &*topic.name, "service_id": topic.service_id.save(to), "members": members})
+            object!({"name": &*topic.name, "service_id": topic.service_id.save(to), "members": members})
         });
         topics.collect()
     }

@@ -103,10 +103,6 @@ impl Record for Alarm {
         let deadline: Option<Time> = Record::restore(value, from)?;
         Ok(Self(deadline.map(|at| (at, None))))
     }
-
-    fn absent() -> Option<Self> {
-        Some(Self::default())
-    }
 }
 
 impl Alarm {

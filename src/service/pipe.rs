@@ -85,10 +85,6 @@ impl Record for Trigger {
     fn restore(_: Value, _: &mut Loader) -> Result<Self, RecordError> {
         Ok(Self::Timer(None))
     }
-
-    fn absent() -> Option<Self> {
-        Some(Self::Timer(None))
-    }
 }
 
 /// The state of a pipe after a read or a write.

@@ -7,6 +7,8 @@ mod common;
 #[cfg(target_os = "linux")]
 mod a_service_manager_knows_the_state;
 mod browsers_get_pages;
+#[cfg(target_os = "linux")]
+mod states_of_other_versions_are_read;
 mod the_command_line_is_friendly_to_shells;
 mod the_configuration_file_holds_settings;
 #[cfg(feature = "client")]

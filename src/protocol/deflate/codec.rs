@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[cfg(feature = "server")]
-use serde_json::{Value, json};
+use serde_json::Value;
 use zlib_rs::{Deflate, Inflate};
 
 use super::offer::{Agreement, MAX_WINDOW_BITS, Offer};
@@ -14,7 +14,7 @@ use super::{CompressionCounts, DeflateConfig, SLICE};
 use crate::protocol::message::Assembly;
 use crate::protocol::{Buffers, ProtocolError};
 #[cfg(feature = "server")]
-use crate::record::{Fields, Loader, Record, RecordError, Saver};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 
 /// An empty stored block that is not the last one (RFC 1951 section 3.2.4).
 const EMPTY_BLOCK: [u8; 5] = [0, 0, 0, 0xff, 0xff];
@@ -276,7 +276,7 @@ impl Record for Codec {
             has_gap: _,
             reservation,
         } = self;
-        json!({"agreement": agreement.save(to), "reserved": reservation.bytes})
+        object!({"agreement": agreement.save(to), "reserved": reservation.bytes})
     }
 
     fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {

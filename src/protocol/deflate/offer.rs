@@ -47,7 +47,7 @@ impl crate::record::Record for Agreement {
             server_max_window_bits,
             client_max_window_bits,
         } = self;
-        serde_json::json!({
+        crate::record::object!({
             "server_context_takeover": server_context_takeover,
             "client_context_takeover": client_context_takeover,
             "server_max_window_bits": server_max_window_bits,

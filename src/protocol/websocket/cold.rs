@@ -13,7 +13,7 @@ use crate::protocol::frame::{FrameHeader, MAX_HEADER, OpCode};
 use crate::protocol::message::{Assembly, Payload};
 use crate::protocol::payload::MaskKeys;
 #[cfg(feature = "server")]
-use crate::record::{Fields, Loader, Record, RecordError, Saver};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 
 /// State that exists only while a frame or a message is incomplete.
 #[derive(Debug, Default)]
@@ -47,8 +47,8 @@ impl Record for Partial {
             // A connection with such a message is not carried over.
             inflating: _,
         } = self;
-        json!({
-            "header": header[..usize::from(*header_len)],
+        object!({
+            "header": json!(header[..usize::from(*header_len)]),
             "frame": frame.save(to),
             "control": control.save(to),
             "message": message.save(to),

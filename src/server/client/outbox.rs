@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::broadcast::SharedMessage;
 use crate::protocol::Message;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
 
 /// The size of a block, which holds several messages. A longer message gets a block of its own.
 const BLOCK: usize = 16 << 10;
@@ -30,8 +30,8 @@ enum Block {
 impl Record for Block {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match self {
-            Self::Own(bytes) => json!({"messages": bytes.save(to)}),
-            Self::Shared(message) => json!({
+            Self::Own(bytes) => object!({"messages": bytes.save(to)}),
+            Self::Shared(message) => object!({
                 "message": to.bytes(message.payload.as_slice()),
                 "is_binary": message.is_binary,
             }),

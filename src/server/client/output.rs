@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::broadcast::{Batches, Encoded, Frames, LongMessage};
 use crate::protocol::Time;
 use crate::protocol::deflate::{Codec, Compression, CompressionFailed, Squeeze};
-use crate::record::{Fields, Loader, Record, RecordError, Saver};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 use crate::server::stream::Stream;
 use crate::server::tls::Scratch;
 
@@ -119,7 +119,7 @@ impl Record for Output {
         let blocks: Vec<Value> = blocks
             .map(|(block, skip)| to.bytes(&block.as_slice()[skip..]))
             .collect();
-        json!({
+        object!({
             "blocks": blocks,
             "begun": begun,
             "largest": largest,

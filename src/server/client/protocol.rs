@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::delivery::Detached;
 use crate::protocol::http::{HttpConnection, HttpState};
 use crate::protocol::{Time, WebSocket};
-use crate::record::{Fields, Loader, Record, RecordError, Saver};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 use crate::server::connector::{Outgoing, Phase};
 use crate::server::error::SendError;
 
@@ -28,9 +28,9 @@ pub(crate) enum Protocol {
 impl Record for Protocol {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match self {
-            Self::Http(http) => json!({"http": http.save(to)}),
-            Self::WebSocket(socket) => json!({"websocket": socket.save(to)}),
-            Self::Detached(detached) => json!({"detached": detached.save(to)}),
+            Self::Http(http) => object!({"http": http.save(to)}),
+            Self::WebSocket(socket) => object!({"websocket": socket.save(to)}),
+            Self::Detached(detached) => object!({"detached": detached.save(to)}),
             Self::Outgoing(_) => Value::Null,
         }
     }

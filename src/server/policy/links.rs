@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use slab::Slab;
 
 use super::access::percent_decode;
 use super::tokens::CredentialId;
 use super::{Credential, Principal, Secret, Token};
 use crate::protocol::Time;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
 
 /// The length of a token that the server generates: hexadecimal digits.
 const TOKEN: usize = 64;
@@ -120,7 +120,7 @@ impl Record for Links {
         let links = links
             .iter()
             .map(|(slot, link)| Value::Array(vec![slot.into(), link.save(to)]));
-        json!({"links": links.collect::<Vec<_>>(), "last_id": last_id})
+        object!({"links": links.collect::<Vec<_>>(), "last_id": last_id})
     }
 
     fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {

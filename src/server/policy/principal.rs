@@ -4,9 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::record::{Fields, Loader, Record, RecordError, Saver, record_names};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record_names};
 
 /// The authenticated owner of a connection.
 ///
@@ -44,13 +44,13 @@ pub enum Principal {
 impl Record for Principal {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match self {
-            Self::Nobody => json!({"kind": "nobody"}),
-            Self::Token => json!({"kind": "token"}),
-            Self::Named(name) => json!({"kind": "named", "name": name.save(to)}),
-            Self::Certificate(name) => json!({"kind": "certificate", "name": name.save(to)}),
-            Self::Proxied(name) => json!({"kind": "proxied", "name": name.save(to)}),
-            Self::User(id) => json!({"kind": "user", "id": id}),
-            Self::Link(id) => json!({"kind": "link", "id": id}),
+            Self::Nobody => object!({"kind": "nobody"}),
+            Self::Token => object!({"kind": "token"}),
+            Self::Named(name) => object!({"kind": "named", "name": name.save(to)}),
+            Self::Certificate(name) => object!({"kind": "certificate", "name": name.save(to)}),
+            Self::Proxied(name) => object!({"kind": "proxied", "name": name.save(to)}),
+            Self::User(id) => object!({"kind": "user", "id": id}),
+            Self::Link(id) => object!({"kind": "link", "id": id}),
         }
     }
 

@@ -9,14 +9,14 @@ use std::time::{Duration, SystemTime};
 use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use serde_json::{Value, json};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use yasna::models::ObjectIdentifier;
 use yasna::tags::{TAG_GENERALIZEDTIME, TAG_UTCTIME};
 use yasna::{ASN1Result, BERReader, BERReaderSeq, Tag, TagClass};
 
 use super::config::{TlsConfig, TlsError};
-use crate::record::{Fields, Loader, Record, RecordError, Saver};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 use crate::server::policy::is_plain_name;
 
 /// How long a self-signed certificate is valid. Browsers reject certificates for more than 398 days.
@@ -221,7 +221,7 @@ impl Record for PeerCertificate {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         let Self { name, chain } = self;
         let chain: Vec<Value> = chain.iter().map(|one| to.bytes(one)).collect();
-        json!({"name": &**name, "chain": chain})
+        object!({"name": &**name, "chain": chain})
     }
 
     fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {

@@ -69,6 +69,7 @@ pub struct Successor {
     extra: Value,
     over_tcp: bool,
     before: Box<dyn Fn() + Send>,
+    failed: Box<dyn Fn() + Send>,
 }
 
 impl Successor {
@@ -80,6 +81,7 @@ impl Successor {
             extra: Value::Null,
             over_tcp: false,
             before: Box::new(|| {}),
+            failed: Box::new(|| {}),
         }
     }
 
@@ -100,6 +102,15 @@ impl Successor {
     pub fn with_farewell(self, before: impl Fn() + Send + 'static) -> Self {
         Self {
             before: Box::new(before),
+            ..self
+        }
+    }
+
+    /// Calls a function when an upgrade has failed and this program goes on.
+    #[must_use]
+    pub fn with_failure(self, failed: impl Fn() + Send + 'static) -> Self {
+        Self {
+            failed: Box::new(failed),
             ..self
         }
     }
@@ -353,6 +364,7 @@ impl<S: Service> Server<S> {
             return;
         };
         upgrading.stage = Stage::Idle;
+        (upgrading.successor.failed)();
         for caller in std::mem::take(&mut upgrading.callers) {
             self.ctx
                 .respond(caller, &Response::from(&failure.rejection()));

@@ -21,7 +21,7 @@ use crate::protocol::http::HttpState;
 use crate::protocol::{
     Cause, CloseCode, CloseReason, Rejection, Response, StatusCode, Time, WebSocket,
 };
-use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
 use crate::server::client::{Client, ClientEnd};
 use crate::server::clock::Clock;
 use crate::server::core::Core;
@@ -251,7 +251,7 @@ impl<S: Service> Server<S> {
         let names = self.names().into_iter();
         let names = names.map(|(id, name)| json!([id.to_number(), name]));
         let names: Vec<Value> = names.collect();
-        json!({
+        object!({
             "clock": self.clock.save(to),
             "now": env.now.save(to),
             "asleep": env.asleep.save(to),

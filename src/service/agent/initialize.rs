@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde_json::{Value, json};
 
-use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
 use crate::service::jsonrpc::{Envelope, insert_member, member};
 use crate::{ClientId, Time};
 
@@ -44,13 +44,13 @@ pub(super) struct PendingInitialize {
 impl Record for Initialize {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match self {
-            Self::Never => json!({}),
-            Self::Pending(pending) => json!({"pending": pending.save(to)}),
+            Self::Never => object!({}),
+            Self::Pending(pending) => object!({"pending": pending.save(to)}),
             Self::Done {
                 params,
                 result,
                 agent_resumes,
-            } => json!({
+            } => object!({
                 "params": params.save(to),
                 "result": result.save(to),
                 "agent_resumes": agent_resumes,

@@ -1,11 +1,11 @@
 //! The processes of a shared agent: one for each kind of client. The router knows them by their index.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::MAX_UNREAD;
 use super::process::AgentProcess;
 use super::router::Router;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, State, record};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object, record};
 use crate::service::child::{Child, ChildEvent, RestartLimit};
 use crate::{ClientId, Context, TimerId};
 
@@ -37,7 +37,7 @@ impl State for AgentProcesses {
             process.map_or(Value::Null, |process| process.save(to))
         });
         let present: Vec<Value> = present.collect();
-        json!({
+        object!({
             "present": present,
             "stopping": stopping.save(to),
             "ended_restarts": ended_restarts,

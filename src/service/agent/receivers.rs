@@ -1,14 +1,14 @@
 //! The receivers of the router's messages: the agent processes, the clients, and the server itself, which does some things for agents
 //! in the place of clients.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::client_tools::ClientTools;
 use super::durable::{Announcement, Durable};
 use super::figures;
 use super::processes::AgentProcesses;
 use super::router::{BatchSender, Batches, Collected, RouterOutput, ServedRequest, ServerFacts};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, State};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object};
 use crate::service::jsonrpc::push_line;
 use crate::sys::random_uuid;
 use crate::{ClientId, CloseCode, Context, Message, Scope};
@@ -46,7 +46,7 @@ impl Receivers {
             durable,
             tools,
         } = self;
-        json!({
+        object!({
             "processes": processes.save(to),
             "batches": batches.save(to),
             "durable": durable.save(to),

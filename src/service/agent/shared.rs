@@ -1,7 +1,7 @@
 //! The shared agent: one process for each kind of client. The router passes messages between the clients and the standard
 //! streams of the processes.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::client_tools::{Answer, ClientTools};
 use super::durable::{self, First, RETAINED, ResumeFailure, resume_failed};
@@ -10,7 +10,7 @@ use super::receivers::{ContextOutput, Receivers, Sender};
 use super::router::{BatchSender, ProcessChange, Router, RouterLimits, Viewer};
 use super::{AcpResumable, AgentConfig, AgentProtocol, Approvals, MAX_UNREAD, WATCH, figures};
 use crate::log_event::{log_event, word};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, State};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object};
 use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
 use crate::service::deadlines::Alarm;
 use crate::service::jsonrpc::MessageLine;
@@ -613,7 +613,7 @@ impl Service for Agent {
             wakeup: _,
             failure: _,
         } = self;
-        json!({
+        object!({
             "protocol": config.protocol.save(to),
             "router": router.save(to),
             "receivers": receivers.save(to),

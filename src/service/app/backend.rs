@@ -6,11 +6,11 @@ use std::io;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::command::TopicsOf;
 use super::events::Events;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
 use crate::service::child::{Child, ChildEvent, describe};
 use crate::service::lines::Line;
 use crate::service::pipe::{LineReader, PipeState, Writer};
@@ -33,12 +33,12 @@ pub(super) enum Backend {
 impl Record for Backend {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match self {
-            Self::Child(child) => json!({"child": child.save(to)}),
+            Self::Child(child) => object!({"child": child.save(to)}),
             Self::Stdio {
                 input,
                 output,
                 broken,
-            } => json!({"input": input.save(to), "output": output.save(to), "broken": broken}),
+            } => object!({"input": input.save(to), "output": output.save(to), "broken": broken}),
         }
     }
 
@@ -238,9 +238,9 @@ enum Reply {
 impl Record for Reply {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match self {
-            Self::Error { message, line } => json!({"error": message, "line": line}),
-            Self::Status { id } => json!({"id": id}),
-            Self::Topics { id, of } => json!({"id": id, "topics": of.save(to)}),
+            Self::Error { message, line } => object!({"error": message, "line": line}),
+            Self::Status { id } => object!({"id": id}),
+            Self::Topics { id, of } => object!({"id": id, "topics": of.save(to)}),
         }
     }
 

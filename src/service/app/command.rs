@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::record::{Fields, Loader, Record, RecordError, Saver};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 use crate::service::json::{NotJson, Skimmer};
 use crate::{ClientId, CloseCode, Keep, OwnedMessage};
 
@@ -71,9 +71,9 @@ pub(super) enum TopicsOf {
 impl Record for TopicsOf {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match self {
-            Self::All => json!({}),
-            Self::Client(client) => json!({"client": client.save(to)}),
-            Self::Members(topic) => json!({"members": topic}),
+            Self::All => object!({}),
+            Self::Client(client) => object!({"client": client.save(to)}),
+            Self::Members(topic) => object!({"members": topic}),
         }
     }
 

@@ -4,10 +4,10 @@
 use std::hash::Hash;
 use std::ops::ControlFlow;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{Child, ChildEvent, HIGH_WATER, LOW_WATER, TurnOutput};
-use crate::record::{Fields, Loader, Record, RecordError, Saver};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 use crate::service::Framing;
 use crate::service::id_map::IdMap;
 use crate::service::lines::Line;
@@ -127,7 +127,7 @@ impl<T: Record> Record for Entry<T> {
             is_orphan,
             state,
         } = self;
-        json!({"child": child.save(to), "is_orphan": is_orphan, "state": state.save(to)})
+        object!({"child": child.save(to), "is_orphan": is_orphan, "state": state.save(to)})
     }
 
     fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
@@ -186,7 +186,7 @@ impl<W: Record, T: Record> Record for ClientPrograms<W, T> {
             is_draining: _,
             is_stopping: _,
         } = self;
-        json!({
+        object!({
             "starting": starting.save(to),
             "entries": entries.save(to),
             "started": started,

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Child;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, State, state};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object, state};
 use crate::service::deadlines::Alarm;
 use crate::{Context, Time, TimerId};
 
@@ -183,7 +183,7 @@ impl<P: Record> State for Keeper<P> {
             Phase::Queued => ("queued", Value::Null),
             Phase::Gone => ("gone", Value::Null),
         };
-        json!({"state": state, "detail": detail, "backoff": backoff.save(to)})
+        object!({"state": state, "detail": detail, "backoff": backoff.save(to)})
     }
 
     fn load(&mut self, value: Value, from: &mut Loader) -> Result<(), RecordError> {

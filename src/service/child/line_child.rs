@@ -4,11 +4,11 @@ use std::io;
 use std::ops::ControlFlow;
 use std::process::{Command, ExitStatus, Stdio};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::supervisor::{Escalation, StopPlan, Supervisor, code_and_signal};
 use crate::log_event::log_event;
-use crate::record::{Fields, Loader, Record, RecordError, Saver};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 use crate::service::deadlines::Alarm;
 use crate::service::framing::{Decoder, Framing};
 use crate::service::lines::Line;
@@ -63,7 +63,7 @@ impl Record for Child {
             stderr,
             alarm: _,
         } = self;
-        json!({
+        object!({
             "name": name,
             "supervisor": supervisor.save(to),
             "stdin": stdin.save(to),

@@ -7,9 +7,9 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::record::{Fields, Loader, Record, RecordError, Saver};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 use crate::sys::{ChildProcess, StartOptions, exit_descriptor};
 use crate::{Context, Interest, SourceId, Time};
 
@@ -73,7 +73,7 @@ impl Record for StopStep {
             Self::Terminated { .. } => "terminated",
             Self::Killed { .. } => "killed",
         };
-        json!({"name": name, "until": self.deadline().map(Time::as_millis)})
+        object!({"name": name, "until": self.deadline().map(Time::as_millis)})
     }
 
     fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
@@ -110,7 +110,7 @@ pub(crate) struct ExitRecord {
 impl Record for ExitRecord {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         let Self { status, at } = self;
-        json!({"status": status.map(ExitStatus::into_raw), "at": at.save(to)})
+        object!({"status": status.map(ExitStatus::into_raw), "at": at.save(to)})
     }
 
     fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
@@ -143,7 +143,7 @@ impl Record for ChildState {
             Self::Exited(exit) => (Some(exit), None),
             Self::StoppingLeftovers(exit, step) => (Some(exit), Some(step)),
         };
-        json!({"exit": exit.map(|exit| exit.save(to)), "step": step.map(|step| step.save(to))})
+        object!({"exit": exit.map(|exit| exit.save(to)), "step": step.map(|step| step.save(to))})
     }
 
     fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
@@ -221,7 +221,7 @@ impl Supervisor {
             timed_out,
             tree_signal: _,
         } = self;
-        json!({
+        object!({
             "pid": process.id(),
             "reaped": process.is_reaped(),
             "state": state.save(to),

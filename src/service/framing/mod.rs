@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use serde_json::{Value, json};
 
 use super::lines::{Line, LineSplitter};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
 use crate::text::printable;
 
 /// The maximum length of a header block in bytes, including the empty line at its end.
@@ -148,9 +148,9 @@ enum Kind {
 impl Record for Decoder {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match &self.0 {
-            Kind::Lines(lines) => json!({"lines": lines.save(to)}),
-            Kind::Raw { limit, number } => json!({"raw": [limit, number]}),
-            Kind::ContentLength(messages) => json!({"content_length": messages.save(to)}),
+            Kind::Lines(lines) => object!({"lines": lines.save(to)}),
+            Kind::Raw { limit, number } => object!({"raw": json!([limit, number])}),
+            Kind::ContentLength(messages) => object!({"content_length": messages.save(to)}),
         }
     }
 
@@ -254,9 +254,9 @@ const START: State = State::Header {
 impl Record for State {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match self {
-            Self::Header { line, length } => json!({"line": line, "length": length.save(to)}),
-            Self::Body(length) => json!({"body": length}),
-            Self::Broken => json!({"broken": true}),
+            Self::Header { line, length } => object!({"line": line, "length": length.save(to)}),
+            Self::Body(length) => object!({"body": length}),
+            Self::Broken => object!({"broken": true}),
         }
     }
 

@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::envelope::Envelope;
 #[cfg(test)]
@@ -23,7 +23,7 @@ use super::members::member;
 use super::spelling::is_spelling_of;
 use super::text::splice;
 use crate::Time;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, State, record};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object, record};
 use crate::service::deadlines::Deadlines;
 use crate::service::id_map::IdMap;
 use crate::service::json::{Skimmer, quote};
@@ -60,7 +60,7 @@ impl<R: Record> State for Pending<R> {
             requests,
             deadlines,
         } = self;
-        json!({"requests": requests.save(to), "deadlines": deadlines.save(to)})
+        object!({"requests": requests.save(to), "deadlines": deadlines.save(to)})
     }
 
     fn load(&mut self, value: Value, from: &mut Loader) -> Result<(), RecordError> {
@@ -180,7 +180,7 @@ impl<C: Record> Record for Forwarded<C> {
             sender_ids,
             call,
         } = self;
-        json!({
+        object!({
             "process": process,
             "upstream_id": upstream_id,
             "sender_ids": sender_ids.save(to),

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::http_error::HttpError;
 use super::shared::Handled;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, record, state};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record, state};
 use crate::service::deadlines::{Alarm, Deadlines};
 use crate::service::id_map::IdMap;
 use crate::service::sharing::Sharing;
@@ -115,9 +115,9 @@ pub(super) enum Call {
 impl Record for Call {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match self {
-            Self::Pool(id) => json!({"pool": id}),
-            Self::Session(id, stream) => json!({"session": id.save(to), "stream": stream}),
-            Self::Translated(id, round) => json!({"call": id.save(to), "round": round}),
+            Self::Pool(id) => object!({"pool": id}),
+            Self::Session(id, stream) => object!({"session": id.save(to), "stream": stream}),
+            Self::Translated(id, round) => object!({"call": id.save(to), "round": round}),
         }
     }
 

@@ -22,7 +22,7 @@ use super::screen::{Follower, KeyModes, ScreenSettings};
 #[cfg(feature = "screen")]
 use super::screen::{Format, View};
 use super::scrollback::{OutputStream, Scrollback};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, record, record_names};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record, record_names};
 use crate::sys::TerminalSize;
 use crate::{ClientId, CloseCode, Time};
 
@@ -226,7 +226,7 @@ impl Record for Attachments {
         let readers: Vec<Value> = readers
             .map(|(client, reader)| json!([client.save(to), reader.save(to)]))
             .collect();
-        json!({
+        object!({
             "output": output.save(to),
             "screen": screen.as_ref().map(|screen| screen.save()),
             "readers": readers,

@@ -15,7 +15,7 @@ use super::dialect::{ClientMessage, Dialect, log_failed_resize};
 use super::program::{Launch, MARK, Program};
 use super::recording::Recorder;
 use super::sink::{ContextOutput, Sink};
-use crate::record::{Fields, Loader, Record, RecordError, Saver};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 use crate::service::child::{ChildIndex, ChildInput};
 use crate::service::deadlines::Alarm;
 use crate::service::id_map::IdMap;
@@ -173,7 +173,7 @@ impl Programs {
                 reported_finished,
                 reported_gone,
             } = entry;
-            json!({
+            object!({
                 "program": program.save(to),
                 "expires": expires.save(to),
                 "exited": exited,
@@ -184,7 +184,7 @@ impl Programs {
         let entries: Vec<Value> = entries.collect();
         let readers = self.readers.iter();
         let readers = readers.map(|(client, id)| json!([client.to_string(), id.to_string()]));
-        json!({"programs": entries, "readers": readers.collect::<Vec<_>>()})
+        object!({"programs": entries, "readers": readers.collect::<Vec<_>>()})
     }
 
     /// Takes over the programs that another server has started.

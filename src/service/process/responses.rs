@@ -15,7 +15,7 @@ use super::exec::CollectedOutput;
 use super::messages::AttachEvent;
 use super::program::Program;
 use super::scrollback::OutputStream;
-use crate::record::{Fields, Loader, Record, RecordError, Saver};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 use crate::service::Endpoint;
 use crate::service::child::signal_name;
 use crate::sys::{code_or_signal, usage};
@@ -197,7 +197,7 @@ pub(crate) struct ProgramExit {
 impl Record for ProgramExit {
     fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
         let Self { code, signal } = self;
-        json!({"code": code, "signal": signal})
+        object!({"code": code, "signal": signal})
     }
 
     fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {

@@ -16,7 +16,7 @@ use super::recording::{RecordConfig, Recorder};
 use super::responses::rfc3339;
 use super::sink::{ContextOutput, RESTARTING, Sink};
 use crate::log_event::{log_event, word};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
 use crate::service::Endpoint;
 use crate::service::child::process_metrics;
 use crate::service::id_map::IdMap;
@@ -366,7 +366,7 @@ impl Service for Terminal {
     }
 
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        json!({
+        object!({
             "programs": self.programs.save(to),
             "waiting": self.waiting.save(to),
             "used": self.used,

@@ -9,7 +9,7 @@ mod terminals;
 
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use self::files::{Directory, Lines};
 pub(super) use self::terminals::Shown;
@@ -17,7 +17,7 @@ use self::terminals::{Terminals, number_of, text_of};
 use super::initialize::ClientToolSet;
 use super::router::{ServedError, ServedRequest, SessionKey};
 use crate::log_event::{log_event, word};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
 use crate::service::jsonrpc::Envelope;
 use crate::{ClientId, Context, Principal, Readiness, SourceId, TimerId};
 
@@ -96,7 +96,7 @@ impl ClientTools {
             calls,
             figures,
         } = self;
-        json!({
+        object!({
             "terminals": terminals.save(to),
             "calls": calls.save(to),
             "figures": figures.save(to),

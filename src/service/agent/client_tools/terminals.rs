@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::super::router::{ServedError, SessionKey};
 use super::{Answer, Call};
 use crate::log_event::{log_event, word};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
 use crate::service::deadlines::Alarm;
 use crate::service::id_map::IdMap;
 use crate::service::json::{Skimmer, unescape};
@@ -114,7 +114,7 @@ impl Terminals {
             live: _,
             started,
         } = self;
-        json!({
+        object!({
             "programs": programs.save(to),
             "terminals": terminals.save(to),
             "started": started,

@@ -5,10 +5,10 @@
 
 use std::collections::HashMap;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{Router, RouterOutput};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
 use crate::service::json::{Skimmer, why_not_json};
 use crate::service::jsonrpc::{
     Envelope, EnvelopeError, IdKey, MessageKind, TOO_LONG, batch_messages, code, error, is_array,
@@ -38,8 +38,8 @@ struct Batch {
 impl Record for BatchSender {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match self {
-            Self::Client(client) => json!({"client": client.save(to)}),
-            Self::Process(process) => json!({"process": process}),
+            Self::Client(client) => object!({"client": client.save(to)}),
+            Self::Process(process) => object!({"process": process}),
         }
     }
 

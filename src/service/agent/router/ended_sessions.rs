@@ -6,11 +6,11 @@
 
 use std::collections::HashMap;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::Principal;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, State, record};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object, record};
 use crate::sys::random_bytes;
 
 /// The record of an ended session.
@@ -125,7 +125,7 @@ impl State for EndedSessions {
             bytes.extend(stored.principal.to_le_bytes());
             bytes.extend(stored.agent.to_le_bytes());
         }
-        json!({
+        object!({
             "key": key.save(to),
             "records": to.own_bytes(bytes),
             "earlier": earlier.save(to),

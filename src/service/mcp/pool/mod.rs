@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 pub(super) use self::from_client::Filter;
 use self::from_client::States;
@@ -24,7 +24,7 @@ use super::process::Process;
 use super::reply::Reply;
 use super::{McpConfig, McpShare, McpStart, to_older};
 use crate::record::{
-    Fields, Loader, Record, RecordError, Saver, State, record, record_names, state,
+    Fields, Loader, Record, RecordError, Saver, State, object, record, record_names, state,
 };
 use crate::service::child::{Keeper, OnFailure, ProgramPlace, code_and_signal, describe};
 use crate::service::deadlines::Alarm;
@@ -106,7 +106,7 @@ impl Record for Purpose {
                 lists_tools,
                 held,
                 refusal,
-            } => json!({
+            } => object!({
                 "reply": reply.save(to),
                 "principal": principal.save(to),
                 "listens": listens.save(to),
@@ -114,8 +114,8 @@ impl Record for Purpose {
                 "held": held.save(to),
                 "refusal": refusal.save(to),
             }),
-            Self::Probe => json!({"own": "probe"}),
-            Self::ListTools => json!({"own": "list_tools"}),
+            Self::Probe => object!({"own": "probe"}),
+            Self::ListTools => object!({"own": "list_tools"}),
         }
     }
 
@@ -266,7 +266,7 @@ impl State for Pool {
             is_lazy: _,
             last_used,
         } = self;
-        json!({
+        object!({
             "slots": slots.iter().map(|slot| slot.save(to)).collect::<Vec<_>>(),
             "support": support.save(to),
             "requests": State::save(requests, to),

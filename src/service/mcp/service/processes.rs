@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::Mcp;
 use crate::log_event::{Field, log_event};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
 use crate::service::child::{ChildEvent, ChildInput};
 use crate::service::jsonrpc::Envelope;
 use crate::service::mcp::hub::Full;
@@ -57,9 +57,9 @@ record!(StoppingProcess { process, place });
 impl Record for Place {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match self {
-            Self::Pool => json!({}),
-            Self::Session(principal) => json!({"session": principal.save(to)}),
-            Self::Shared(number) => json!({"shared": number}),
+            Self::Pool => object!({}),
+            Self::Session(principal) => object!({"session": principal.save(to)}),
+            Self::Shared(number) => object!({"shared": number}),
         }
     }
 

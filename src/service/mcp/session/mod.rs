@@ -8,14 +8,14 @@ mod messages;
 
 use std::collections::{BTreeMap, HashMap};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::hub::Hub;
 use super::process::Process;
 use super::reply::{Replay, Reply};
 use super::shared::Seat;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
 use crate::service::jsonrpc::{IdKey, code, error};
 use crate::{Context, Principal, StatusCode, Time};
 
@@ -69,8 +69,8 @@ pub(super) enum Upstream {
 impl Record for Upstream {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match self {
-            Self::Own(process) => json!({"process": process.save(to)}),
-            Self::Shared(seat) => json!({"seat": seat.save(to)}),
+            Self::Own(process) => object!({"process": process.save(to)}),
+            Self::Shared(seat) => object!({"seat": seat.save(to)}),
         }
     }
 

@@ -20,7 +20,7 @@ use super::hub::Hub;
 use super::pool::server_exited;
 use super::process::{Process, Received};
 use super::{McpConfig, McpShare};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, State, record};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object, record};
 use crate::service::child::{
     ChildEvent, ChildInput, Keeper, OnFailure, ProgramPlace, RestartLimit, code_and_signal,
     describe,
@@ -135,7 +135,7 @@ impl SharedServer {
             timer,
             is_stopping,
         } = self;
-        json!({
+        object!({
             "key": key.save(to),
             "founder": founder.save(to),
             "program": program.save(to),
@@ -373,7 +373,7 @@ impl State for SharedServers {
         } = self;
         let servers = servers.iter();
         let servers = servers.map(|(number, server)| json!([number, server.save(to)]));
-        json!({"servers": servers.collect::<Vec<_>>(), "last_number": last_number})
+        object!({"servers": servers.collect::<Vec<_>>(), "last_number": last_number})
     }
 
     fn load(&mut self, value: Value, from: &mut Loader) -> Result<(), RecordError> {

@@ -12,14 +12,14 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::Who;
 use super::held::Held;
 use super::member::{Level, MAX_SUBSCRIPTIONS_EACH, Member, cost_of};
 use crate::Principal;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, record, record_names};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record, record_names};
 use crate::service::json::{quote, unescape};
 use crate::service::jsonrpc::{
     Envelope, Forwarded, IdKey, Pending, RequestKind, UpstreamIds, cancellation, code, error,
@@ -106,9 +106,9 @@ pub(super) enum Purpose {
 impl Record for Purpose {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match self {
-            Self::Begin => json!({"own": "begin"}),
-            Self::Own => json!({"own": "tell"}),
-            Self::Call(member, effect) => json!({"member": member, "effect": effect.save(to)}),
+            Self::Begin => object!({"own": "begin"}),
+            Self::Own => object!({"own": "tell"}),
+            Self::Call(member, effect) => object!({"member": member, "effect": effect.save(to)}),
         }
     }
 
@@ -143,9 +143,9 @@ pub(super) enum Effect {
 impl Record for Effect {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match self {
-            Self::Nothing => json!({}),
-            Self::Level(level) => json!({"level": level.save(to)}),
-            Self::Subscribes(uri) => json!({"uri": uri.save(to)}),
+            Self::Nothing => object!({}),
+            Self::Level(level) => object!({"level": level.save(to)}),
+            Self::Subscribes(uri) => object!({"uri": uri.save(to)}),
         }
     }
 
@@ -165,7 +165,7 @@ pub(super) struct Question;
 
 impl Record for Question {
     fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        json!({})
+        object!({})
     }
 
     fn restore(_: Value, _: &mut Loader) -> Result<Self, RecordError> {

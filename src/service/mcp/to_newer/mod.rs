@@ -16,13 +16,13 @@ mod from_server;
 use std::collections::HashMap;
 use std::ops::Range;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::STATELESS;
 use super::pool::{Filter, with_meta};
 use super::shared::Level;
 use super::to_older::{Questions, may_ask, questions_for, request as without_envelope};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, record};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
 use crate::service::json::{quote, unescape};
 use crate::service::jsonrpc::{
     Envelope, IdKey, MessageKind, code, error, insert_member, member, sole_member, success, with_id,
@@ -60,10 +60,10 @@ enum Stage {
 impl Record for Stage {
     fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
         match self {
-            Self::Begin => json!({"name": "begin"}),
-            Self::Discovering(error) => json!({"name": "discovering", "error": &**error}),
-            Self::Translating => json!({"name": "translating"}),
-            Self::Native => json!({"name": "native"}),
+            Self::Begin => object!({"name": "begin"}),
+            Self::Discovering(error) => object!({"name": "discovering", "error": &**error}),
+            Self::Translating => object!({"name": "translating"}),
+            Self::Native => object!({"name": "native"}),
         }
     }
 
@@ -95,12 +95,12 @@ enum Own {
 impl Record for Own {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match self {
-            Self::Discover => json!({"name": "discover"}),
-            Self::Lists => json!({"name": "lists"}),
+            Self::Discover => object!({"name": "discover"}),
+            Self::Lists => object!({"name": "lists"}),
             Self::Resource(uri, id) => {
-                json!({"name": "resource", "uri": &**uri, "id": id.save(to)})
+                object!({"name": "resource", "uri": &**uri, "id": id.save(to)})
             }
-            Self::Repeated(id) => json!({"name": "repeated", "id": id.save(to)}),
+            Self::Repeated(id) => object!({"name": "repeated", "id": id.save(to)}),
         }
     }
 

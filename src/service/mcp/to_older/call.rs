@@ -1,11 +1,11 @@
 //! A call of a client of 2026-07-28 that a process of an older revision has not answered.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::messages::{Question, Questions};
 use crate::Principal;
-use crate::record::{Fields, Loader, Record, RecordError, Saver};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 use crate::service::mcp::hub::Quota;
 use crate::service::mcp::pool::Filter;
 use crate::service::mcp::shared::{Reach, Seat};
@@ -35,23 +35,23 @@ pub(super) enum Kind {
 impl Record for Kind {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match self {
-            Self::Discover => json!({"name": "discover"}),
+            Self::Discover => object!({"name": "discover"}),
             Self::Subscribing {
                 filter,
                 uris,
                 waiting,
-            } => json!({
+            } => object!({
                 "name": "subscribing",
                 "filter": filter.save(to),
                 "uris": uris.save(to),
                 "waiting": waiting,
             }),
-            Self::Listen(filter) => json!({"name": "listen", "filter": filter.save(to)}),
+            Self::Listen(filter) => object!({"name": "listen", "filter": filter.save(to)}),
             Self::Other {
                 method,
                 target,
                 permitted,
-            } => json!({
+            } => object!({
                 "name": "other",
                 "method": method.save(to),
                 "target": target.save(to),
@@ -97,9 +97,9 @@ pub(super) enum Stage<R> {
 impl<R: Record> Record for Stage<R> {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match self {
-            Self::Open(reply) => json!({"reply": reply.save(to)}),
+            Self::Open(reply) => object!({"reply": reply.save(to)}),
             Self::Input { state, answer } => {
-                json!({"state": state.save(to), "answer": answer.save(to)})
+                object!({"state": state.save(to), "answer": answer.save(to)})
             }
         }
     }
@@ -147,7 +147,7 @@ impl<R: Record> Record for Call<R> {
             stage,
             round,
         } = self;
-        json!({
+        object!({
             "seat": seat.save(to),
             "principal": principal.save(to),
             "kind": kind.save(to),

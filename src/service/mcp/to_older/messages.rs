@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(answer("resources/read", missing), newer);
         assert_eq!(answer("tools/call", missing), missing);
         let text = r#"{"jsonrpc":"2.0","id":"d","result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{},"logging":{}},"serverInfo":{"name":"s"},"instructions":"i"}}"#;
-        let found: serde_json::Value = serde_json::from_str(&discovery(text)).expect("JSON");
+        let found: Value = serde_json::from_str(&discovery(text)).expect("JSON");
         assert_eq!(found["result"]["supportedVersions"][0], STATELESS);
         assert_eq!(
             found["result"]["capabilities"],

@@ -15,7 +15,7 @@ mod call;
 mod messages;
 mod subscription;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use uuid::Uuid;
 
 use self::call::{Call, Kind, Stage};
@@ -30,7 +30,7 @@ use super::hub::Quota;
 use super::pool::{Filter, subscription_ended, with_subscription};
 use super::request::CAPABILITIES_KEY;
 use super::shared::{Handled, Incoming, Reach, Seat};
-use crate::record::{Fields, Loader, Record, RecordError, Saver};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 use crate::service::id_map::IdMap;
 use crate::service::jsonrpc::{Envelope, MessageKind, code, error, with_id};
 use crate::sys::random_uuid;
@@ -66,7 +66,7 @@ pub(crate) struct ToOlder<R> {
 impl<R: Record> Record for ToOlder<R> {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         let Self { calls, inputs } = self;
-        json!({"calls": calls.save(to), "inputs": inputs.save(to)})
+        object!({"calls": calls.save(to), "inputs": inputs.save(to)})
     }
 
     fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {

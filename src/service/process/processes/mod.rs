@@ -30,7 +30,7 @@ use super::responses::{Details, spawned, spec, start_failed, status, summary};
 use super::screen::{Format, ScreenSettings};
 use super::sink::{ContextOutput, Sink};
 use super::waits::{Wait, Waits, screen_response};
-use crate::record::{Fields, Loader, Record, RecordError, Saver};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 use crate::server::too_little_memory;
 use crate::service::child::process_metrics;
 use crate::service::id_map::IdMap;
@@ -810,7 +810,7 @@ impl Service for Processes {
     }
 
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        json!({
+        object!({
             "programs": self.programs.save(to),
             "names": self.names.save(to),
             "started": self.started,

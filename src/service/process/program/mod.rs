@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::Value;
 use uuid::Uuid;
 
 use self::streams::{
@@ -23,7 +23,7 @@ use super::responses::ProgramExit;
 use super::scrollback::OutputStream;
 use super::sink::{ContextOutput, Sink};
 use crate::log_event::log_event;
-use crate::record::{Fields, Loader, Record, RecordError, Saver};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 use crate::service::child::{Escalation, StopPlan, Supervisor};
 use crate::service::pipe::PipeState;
 use crate::sys::{TerminalSize, set_terminal_size};
@@ -61,10 +61,10 @@ enum Linger {
 impl Record for Linger {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match self {
-            Self::NotStarted => json!({"state": "not_started"}),
-            Self::Until(until) => json!({"state": "until", "until": until.save(to)}),
-            Self::Draining(bytes) => json!({"state": "draining", "bytes": bytes}),
-            Self::Done => json!({"state": "done"}),
+            Self::NotStarted => object!({"state": "not_started"}),
+            Self::Until(until) => object!({"state": "until", "until": until.save(to)}),
+            Self::Draining(bytes) => object!({"state": "draining", "bytes": bytes}),
+            Self::Done => object!({"state": "done"}),
         }
     }
 
@@ -205,7 +205,7 @@ impl Program {
             recording,
             sink,
         } = self;
-        json!({
+        object!({
             "id": id.save(to),
             "command": command,
             "started": started.save(to),

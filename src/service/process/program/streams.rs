@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
-use serde_json::{Value, json};
+use serde_json::Value;
 use uuid::Uuid;
 
-use crate::record::{Record, Saver, record};
+use crate::record::{Record, Saver, object, record};
 use crate::service::pipe::{ByteQueue, PipeState};
 use crate::service::process::recording::{Recorded, Recorder, Recording};
 use crate::service::process::scrollback::OutputStream;
@@ -241,18 +241,18 @@ pub(super) fn save_streams<'a>(
         .iter()
         .map(|output| {
             let fd = terminal.is_none().then_some(&output.fd);
-            json!({"stream": output.stream.save(to), "fd": fd.map(|fd| to.descriptor(fd.as_fd()))})
+            object!({"stream": output.stream.save(to), "fd": fd.map(|fd| to.descriptor(fd.as_fd()))})
         })
         .collect();
     let input = input.map(|input| {
         let fd = terminal.is_none().then_some(&input.fd);
-        json!({
+        object!({
             "queue": input.queue.save(to),
             "ends": input.ends,
             "fd": fd.map(|fd| to.descriptor(fd.as_fd())),
         })
     });
-    json!({
+    object!({
         "terminal": terminal.map(|terminal| to.descriptor(terminal.as_fd())),
         "outputs": outputs,
         "input": input,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::Recorded;
 use crate::Time;
-use crate::record::{Fields, Loader, Record, RecordError, Saver};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 
 /// The longest command and the longest kind of a terminal in a header, in bytes.
 const MAX_COMMAND: usize = 1000;
@@ -69,7 +69,7 @@ impl Record for Events {
             output,
             input,
         } = self;
-        json!({"last": last.save(to), "output": output.save(to), "input": input.save(to)})
+        object!({"last": last.save(to), "output": output.save(to), "input": input.save(to)})
     }
 
     fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {

@@ -16,13 +16,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{Access, OFlags, access};
-use serde_json::{Value, json};
+use serde_json::Value;
 use uuid::Uuid;
 
 use self::cast::{EventCode, Events};
 pub(super) use self::downloads::Downloads;
 use crate::log_event::{log_event, word};
-use crate::record::{Fields, Loader, Record, RecordError, Saver};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 use crate::sys::TerminalSize;
 use crate::{Metrics, Time};
 
@@ -224,7 +224,7 @@ impl Recording {
             write_at: _,
             recorder: _,
         } = self;
-        json!({
+        object!({
             "id": id.save(to),
             "path": path.save(to),
             "identity": identity.save(to),

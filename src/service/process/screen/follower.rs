@@ -4,7 +4,7 @@
 //! nothing but the line of the cursor, and the color: text, line ends and colors. When there is much of it, the part that has scrolled away is skipped, and the rest waits until somebody
 //! asks. The result is the same as if everything had been laid out at once, which the tests and the fuzzer check.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Screen;
 use super::keys::KeyModes;
@@ -12,7 +12,7 @@ use super::parser::{Perform, Unit};
 use super::skimmer::Skimmer;
 use super::snapshot::{Format, View};
 use super::style::Style;
-use crate::record::{Fields, Loader, RecordError};
+use crate::record::{Fields, Loader, RecordError, object};
 use crate::service::process::scrollback::Scrollback;
 use crate::sys::{TerminalSize, bytes_between};
 
@@ -194,7 +194,7 @@ impl Follower {
     pub(crate) fn save(&self) -> Value {
         let saved = self.saved.as_ref();
         let (rebuild, from) = saved.map_or(("", 0), |(text, at)| (text, *at));
-        json!({"rebuild": rebuild, "from": from, "history": self.history})
+        object!({"rebuild": rebuild, "from": from, "history": self.history})
     }
 
     /// The screen that another program has saved. It is laid out when somebody asks.

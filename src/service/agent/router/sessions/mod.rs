@@ -45,14 +45,14 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::ended_sessions::{EndedSessions, SessionRecord};
 use super::history::{History, HistoryBudget, MAX_ALL};
 use super::processes::Processes;
 use super::requests::Requests;
 use super::{AbandonedRequest, Exchange, Router, RouterLimits, RouterOutput, Run, remove};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, State, record};
+use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object, record};
 #[cfg(doc)]
 use crate::service::agent::UnknownSessions;
 use crate::service::id_map::IdMap;
@@ -156,10 +156,10 @@ pub(super) enum SessionState {
 impl Record for SessionState {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match self {
-            Self::Unknown => json!({}),
-            Self::Ended(record) => json!({"ended": record.save(to)}),
-            Self::Gone(since) => json!({"gone": since.save(to)}),
-            Self::Controlled(client) => json!({"client": client.save(to)}),
+            Self::Unknown => object!({}),
+            Self::Ended(record) => object!({"ended": record.save(to)}),
+            Self::Gone(since) => object!({"gone": since.save(to)}),
+            Self::Controlled(client) => object!({"client": client.save(to)}),
         }
     }
 
@@ -305,7 +305,7 @@ impl State for Sessions {
             ended,
             history,
         } = self;
-        json!({
+        object!({
             "table": table.save(to),
             "keys": keys.values().map(|keys| keys.save(to)).collect::<Vec<_>>(),
             "ended": ended.save(to),
