@@ -61,8 +61,17 @@ mod record {
     macro_rules! nothing {
         ($($any:tt)*) => {};
     }
+    macro_rules! object {
+        ({ $($name:literal: $value:expr),* }) => {
+            {
+                let _ = ($($value,)*);
+                serde_json::Value
+            }
+        };
+    }
     pub(crate) use nothing as record;
     pub(crate) use nothing as record_names;
+    pub(crate) use object;
 }
 
 #[path = "../../../src/sys/wide.rs"]
