@@ -21,6 +21,10 @@ use crate::sys::NonblockingFd;
 macro_rules! numbers {
     ($($type:ty),*) => {$(
         impl Record for $type {
+            fn is_default(&self) -> bool {
+                *self == 0
+            }
+
             #[inline(never)]
             fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
                 (*self).into()
@@ -28,6 +32,9 @@ macro_rules! numbers {
 
             #[inline(never)]
             fn restore(value: Value, _: &mut Loader) -> Result<Self, RecordError> {
+                if value.is_null() {
+                    return Ok(0);
+                }
                 let number = value.as_u64().and_then(|number| Self::try_from(number).ok());
                 number.ok_or_else(|| RecordError::new("a number is expected, or it is too large"))
             }
@@ -38,6 +45,10 @@ macro_rules! numbers {
 numbers!(u16, u32, u64, usize);
 
 impl Record for i32 {
+    fn is_default(&self) -> bool {
+        *self == 0
+    }
+
     #[inline(never)]
     fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
         (*self).into()
@@ -45,6 +56,9 @@ impl Record for i32 {
 
     #[inline(never)]
     fn restore(value: Value, _: &mut Loader) -> Result<Self, RecordError> {
+        if value.is_null() {
+            return Ok(0);
+        }
         let number = value
             .as_i64()
             .and_then(|number| Self::try_from(number).ok());
@@ -54,6 +68,10 @@ impl Record for i32 {
 
 /// The bits, because JSON cannot express every value.
 impl Record for f32 {
+    fn is_default(&self) -> bool {
+        self.to_bits() == 0
+    }
+
     #[inline(never)]
     fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
         self.to_bits().into()
@@ -66,6 +84,10 @@ impl Record for f32 {
 }
 
 impl Record for bool {
+    fn is_default(&self) -> bool {
+        !self
+    }
+
     #[inline(never)]
     fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
         (*self).into()
@@ -73,8 +95,11 @@ impl Record for bool {
 
     #[inline(never)]
     fn restore(value: Value, _: &mut Loader) -> Result<Self, RecordError> {
-        let expected = || RecordError::new("true or false is expected");
-        value.as_bool().ok_or_else(expected)
+        match value {
+            Value::Null => Ok(false),
+            Value::Bool(value) => Ok(value),
+            _ => Err(RecordError::new("true or false is expected")),
+        }
     }
 }
 
@@ -92,6 +117,10 @@ impl Record for NonZeroU16 {
 }
 
 impl Record for Duration {
+    fn is_default(&self) -> bool {
+        self.is_zero()
+    }
+
     #[inline(never)]
     fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
         u64::try_from(self.as_nanos()).unwrap_or(u64::MAX).into()
@@ -104,6 +133,10 @@ impl Record for Duration {
 }
 
 impl Record for String {
+    fn is_default(&self) -> bool {
+        self.is_empty()
+    }
+
     #[inline(never)]
     fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
         self.as_str().into()
@@ -112,6 +145,7 @@ impl Record for String {
     #[inline(never)]
     fn restore(value: Value, _: &mut Loader) -> Result<Self, RecordError> {
         match value {
+            Value::Null => Ok(Self::new()),
             Value::String(text) => Ok(text),
             _ => Err(RecordError::new("a string is expected")),
         }
@@ -119,6 +153,10 @@ impl Record for String {
 }
 
 impl Record for Box<str> {
+    fn is_default(&self) -> bool {
+        self.is_empty()
+    }
+
     #[inline(never)]
     fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
         (&**self).into()
@@ -292,6 +330,10 @@ impl Record for NonblockingFd {
 
 /// Bytes, which are stored beside the record.
 impl Record for Vec<u8> {
+    fn is_default(&self) -> bool {
+        self.is_empty()
+    }
+
     #[inline(never)]
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         to.bytes(self)
@@ -305,6 +347,10 @@ impl Record for Vec<u8> {
 
 /// Bytes, which are stored beside the record in the two parts that the queue has.
 impl Record for VecDeque<u8> {
+    fn is_default(&self) -> bool {
+        self.is_empty()
+    }
+
     #[inline(never)]
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         let (first, second) = self.as_slices();
@@ -313,6 +359,9 @@ impl Record for VecDeque<u8> {
 
     #[inline(never)]
     fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        if value.is_null() {
+            return Ok(Self::new());
+        }
         let (mut first, second): (Vec<u8>, Vec<u8>) = Record::restore(value, from)?;
         first.extend(second);
         Ok(first.into())
@@ -339,6 +388,10 @@ impl<const N: usize> Record for [u8; N] {
 
 /// Nothing.
 impl Record for () {
+    fn is_default(&self) -> bool {
+        true
+    }
+
     #[inline(never)]
     fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
         Value::Null
@@ -352,6 +405,10 @@ impl Record for () {
 
 /// Any value, which its owner reads later.
 impl Record for Value {
+    fn is_default(&self) -> bool {
+        self.is_null()
+    }
+
     #[inline(never)]
     fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
         self.clone()

@@ -20,8 +20,10 @@ struct Elements {
 impl Elements {
     #[inline(never)]
     fn of(value: Value) -> Result<Self, RecordError> {
-        let Value::Array(values) = value else {
-            return Err(RecordError::new("an array is expected"));
+        let values = match value {
+            Value::Null => Vec::new(),
+            Value::Array(values) => values,
+            _ => return Err(RecordError::new("an array is expected")),
         };
         Ok(Self {
             values: values.into_iter(),
@@ -85,6 +87,10 @@ fn add(array: &mut Vec<Value>, element: Value) {
 }
 
 impl<T: Record> Record for Option<T> {
+    fn is_default(&self) -> bool {
+        self.is_none()
+    }
+
     #[inline(never)]
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match self {
@@ -103,6 +109,10 @@ impl<T: Record> Record for Option<T> {
 }
 
 impl<T: Record> Record for Box<T> {
+    fn is_default(&self) -> bool {
+        (**self).is_default()
+    }
+
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         (**self).save(to)
     }
@@ -149,6 +159,10 @@ impl<T: Record, const N: usize> Record for [T; N] {
 macro_rules! elements {
     ($type:ident, $add:ident, [$($bound:ident),*]) => {
         impl<T: Record $(+ $bound)*> Record for $type<T> {
+            fn is_default(&self) -> bool {
+                self.is_empty()
+            }
+
             #[inline(never)]
             fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
                 let mut array = Vec::new();
@@ -183,6 +197,10 @@ elements!(HashSet, insert, [Eq, Hash]);
 macro_rules! pairs {
     ($type:ty, [$($hasher:ident)?], [$($bound:ident),*]) => {
         impl<K: Record $(+ $bound)*, V: Record $(, $hasher: BuildHasher + Default)?> Record for $type {
+            fn is_default(&self) -> bool {
+                self.is_empty()
+            }
+
             #[inline(never)]
             fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
                 let mut array = Vec::new();

@@ -5,7 +5,7 @@
 //! field that is missing there does not compile. [`Saver`] borrows long bytes instead of copying them, and [`Loader`] reads each of
 //! them once, into the memory where they stay.
 //!
-//! A reader skips fields that it does not know, and takes null for a field that is missing.
+//! A reader skips fields that it does not know, and a field that is missing gets its default.
 //! So a program can read the records of one that is a little older or newer.
 
 mod basic;
@@ -28,6 +28,11 @@ pub use serde_json::Value;
 pub trait Record: Sized {
     /// Writes the value.
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value;
+
+    /// Whether a record may leave the value out, because null is read as the same: zero, false, nothing, and what is empty.
+    fn is_default(&self) -> bool {
+        false
+    }
 
     /// Reads the value. Null takes the place of a field that the record does not have.
     fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError>;
@@ -222,6 +227,9 @@ impl Loader {
 
     /// Reads the bytes to which a value refers.
     pub fn bytes(&mut self, value: &Value) -> Result<Vec<u8>, RecordError> {
+        if value.is_null() {
+            return Ok(Vec::new());
+        }
         let numbers = value.as_array().map(Vec::as_slice);
         let number = |value: &Value| value.as_u64();
         let (Some(at), Some(len)) = (match numbers {
@@ -453,6 +461,10 @@ macro_rules! record {
     // A struct around one value is saved as that value.
     ($type:ty as $inner:ty) => {
         impl $crate::record::Record for $type {
+            fn is_default(&self) -> bool {
+                $crate::record::Record::is_default(&self.0)
+            }
+
             fn save<'a>(&'a self, to: &mut $crate::record::Saver<'a>) -> serde_json::Value {
                 $crate::record::Record::save(&self.0, to)
             }
@@ -475,8 +487,10 @@ macro_rules! record {
     };
     (@save $self:ident $record:ident $to:ident [$($saved:ident)*]) => {
         $(
-            let value = $crate::record::Record::save(&$self.$saved, $to);
-            $crate::record::add_field(&mut $record, stringify!($saved), value);
+            if !$crate::record::Record::is_default(&$self.$saved) {
+                let value = $crate::record::Record::save(&$self.$saved, $to);
+                $crate::record::add_field(&mut $record, stringify!($saved), value);
+            }
         )*
     };
     (@restore $record:ident $from:ident [$($read:ident)*] [$($done:tt)*] $field:ident = $value:expr $(, $($rest:tt)*)?) => {
@@ -550,8 +564,10 @@ macro_rules! state {
         $crate::record::state!(@save $self $record $to $($rest)*);
     };
     (@save $self:ident $record:ident $to:ident $field:ident, $($rest:tt)*) => {
-        let value = $crate::record::Record::save(&$self.$field, $to);
-        $crate::record::add_field(&mut $record, stringify!($field), value);
+        if !$crate::record::Record::is_default(&$self.$field) {
+            let value = $crate::record::Record::save(&$self.$field, $to);
+            $crate::record::add_field(&mut $record, stringify!($field), value);
+        }
         $crate::record::state!(@save $self $record $to $($rest)*);
     };
     (@save $self:ident $record:ident $to:ident) => {};

@@ -18,17 +18,22 @@ record!(Inner { name, payload });
 struct Outer {
     number: u64,
     cached: u32,
+    first: Inner,
     parts: Vec<Inner>,
     wait: Option<Duration>,
     counts: BTreeMap<u16, u64>,
 }
 
-record!(Outer { number, cached = 7, parts, wait, counts });
+record!(Outer { number, cached = 7, first, parts, wait, counts });
 
 fn outer() -> Outer {
     Outer {
         number: u64::MAX,
         cached: 3,
+        first: Inner {
+            name: String::new(),
+            payload: Vec::new(),
+        },
         parts: ["", "hello", "world"]
             .map(|payload| Inner {
                 name: format!("<{payload}>"),
@@ -57,15 +62,33 @@ fn a_value_is_the_same_after_it_was_restored() {
 }
 
 #[test]
-fn unknown_fields_are_skipped_and_optional_ones_may_be_missing() {
+fn a_default_takes_no_room_and_differs_from_nothing() {
+    let before = Outer {
+        number: 0,
+        cached: 7,
+        parts: Vec::new(),
+        wait: Some(Duration::ZERO),
+        counts: BTreeMap::new(),
+        ..outer()
+    };
+    let record = before.save(&mut Saver::default());
+    assert_eq!(record, json!({"first": {}, "wait": 0}));
+    assert_eq!(restored(&before), before);
+}
+
+#[test]
+fn unknown_fields_are_skipped_and_missing_ones_have_defaults() {
     let mut to = Saver::default();
     let before = outer();
     let mut record = before.save(&mut to);
     record["news"] = json!({"of": "a later version"});
-    record.as_object_mut().expect("an object").remove("wait");
+    for name in ["wait", "number", "parts"] {
+        record.as_object_mut().expect("an object").remove(name);
+    }
     let mut from = Loader::rehearsal(10, 0);
     let after = Outer::restore(record, &mut from).expect("a record");
-    assert_eq!(after.wait, None);
+    assert_eq!((after.wait, after.number), (None, 0));
+    assert!(after.parts.is_empty());
 }
 
 /// An error must tell the operator which part of the state the new program cannot read.
@@ -93,8 +116,8 @@ fn an_error_names_the_place() {
         "number: a number is expected, or it is too large"
     );
     let remove =
-        |record: &mut Value| drop(record.as_object_mut().expect("an object").remove("number"));
-    assert_eq!(restore(remove), "number: the field is missing");
+        |record: &mut Value| drop(record.as_object_mut().expect("an object").remove("first"));
+    assert_eq!(restore(remove), "first: the field is missing");
     assert_eq!(
         restore(|record| *record = json!([])),
         "an object is expected"

@@ -385,7 +385,13 @@ fn a_client_of_the_name_by_name_comes_back_to_its_process() {
         .spawn()
         .expect("the program starts");
     let known = || call(address, "GET", "/process", None).1["processes"].clone();
-    eventually("it is attached", || known()[0]["attached"] == true);
+    // What it types shows that the connection is open on its side, too.
+    let keys = client.stdin.as_mut().expect("piped");
+    std::io::Write::write_all(keys, b"hello\n").expect("it reads");
+    let screen = || call(address, "GET", "/process/by-name/by-name/screen", None).1;
+    eventually("it is attached", || {
+        screen()["lines"].to_string().contains("hello")
+    });
     cutter.cut();
     let errors = std::io::BufReader::new(client.stderr.take().expect("piped"));
     let mut lines = std::io::BufRead::lines(errors).map_while(Result::ok);
