@@ -90,6 +90,14 @@ fn round_trip(mut codec: Codec, min: usize, plan: &[u8]) {
         let message = message.finish().expect("a binary message");
         assert_eq!(message.as_message().as_bytes(), payload);
         shared.give_back(compressed);
+        #[cfg(feature = "server")]
+        if kind % 4 == 0 {
+            // An upgrade: the peer of the compressor continues in another process.
+            peer.keep_window(&mut shared);
+            if kind % 8 == 0 {
+                peer = crate::record::simulated::restored(&peer);
+            }
+        }
     }
 }
 

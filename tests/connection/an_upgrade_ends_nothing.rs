@@ -103,6 +103,69 @@ fn connections_go_on_wherever_they_are() {
     );
 }
 
+/// A message of a client whose compressor keeps its context, so that it refers to the messages before.
+#[cfg(feature = "deflate")]
+fn compressed(deflate: &mut zlib_rs::Deflate, payload: &[u8]) -> Vec<u8> {
+    let mut message = vec![0; payload.len() + 100];
+    let before = deflate.total_out();
+    deflate
+        .compress(payload, &mut message, zlib_rs::DeflateFlush::SyncFlush)
+        .expect("room for it");
+    message.truncate((deflate.total_out() - before) as usize - 4);
+    let mut frame = frame(true, TEXT, &message);
+    frame[0] |= 0x40;
+    frame
+}
+
+#[cfg(feature = "deflate")]
+#[test]
+fn a_compressed_message_refers_to_those_before_the_upgrade() {
+    let program = Program::start(&["echo", "--allow-upgrade", "--deflate"]);
+    let address = program.address();
+    let mut wire = Wire::open(address);
+    let head = String::from_utf8(request("/")).expect("ASCII");
+    let offer = "Sec-WebSocket-Extensions: permessage-deflate\r\nHost";
+    wire.send(head.replacen("Host", offer, 1).as_bytes());
+    assert!(wire.read_head().contains("permessage-deflate"));
+    let mut deflate = zlib_rs::Deflate::new(6, false, 15);
+    let mut inflate = zlib_rs::Inflate::new(false, 15);
+    let text: String = (0..3000).map(|number| format!("{number:x} ")).collect();
+    let mut lengths = Vec::new();
+    for round in 0..6 {
+        // The first half before the upgrade, and the second one after it.
+        let message = compressed(&mut deflate, text.as_bytes());
+        lengths.push(message.len());
+        let (first, second) = message.split_at(message.len() / 2);
+        wire.send(first);
+        if round > 0 {
+            assert_eq!(upgrade(address)["closed"], 0);
+        }
+        wire.send(second);
+        let [first, length] = wire.read_exact(2)[..] else {
+            unreachable!("two bytes")
+        };
+        assert_eq!(first, 0xc0 | TEXT, "a compressed message");
+        let length = match length {
+            126 => usize::from(u16::from_be_bytes(
+                wire.read_exact(2).try_into().expect("two bytes"),
+            )),
+            short => usize::from(short),
+        };
+        let input = [&wire.read_exact(length)[..], &[0, 0, 0xff, 0xff]].concat();
+        let mut output = vec![0; text.len() + 1];
+        let before = inflate.total_out();
+        inflate
+            .decompress(&input, &mut output, zlib_rs::InflateFlush::SyncFlush)
+            .expect("compressed");
+        output.truncate((inflate.total_out() - before) as usize);
+        assert!(output == text.as_bytes(), "round {round}");
+    }
+    assert!(
+        lengths[1] * 10 < lengths[0],
+        "the second message refers to the first: {lengths:?}"
+    );
+}
+
 #[test]
 fn a_client_that_is_cut_comes_back_to_the_next_program() {
     let program = Program::start(&["echo", "--allow-upgrade"]);

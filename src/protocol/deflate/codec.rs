@@ -9,6 +9,7 @@ use serde_json::Value;
 use zlib_rs::{Deflate, Inflate};
 
 use super::offer::{Agreement, MAX_WINDOW_BITS, Offer};
+use super::window;
 use super::zlib::{TAIL, compress, decompress, new_deflate};
 use super::{CompressionCounts, DeflateConfig, SLICE};
 use crate::protocol::message::Assembly;
@@ -17,7 +18,7 @@ use crate::protocol::{Buffers, ProtocolError};
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 
 /// An empty stored block that is not the last one (RFC 1951 section 3.2.4).
-const EMPTY_BLOCK: [u8; 5] = [0, 0, 0, 0xff, 0xff];
+pub(super) const EMPTY_BLOCK: [u8; 5] = [0, 0, 0, 0xff, 0xff];
 
 /// The size of the buffer for decompressed bytes.
 const PIECE: usize = 16 << 10;
@@ -116,6 +117,7 @@ impl Compression {
             agreement: offer.accept(server_may_keep, client_may_keep),
             inflate: None,
             deflate: None,
+            window: Vec::new(),
             has_gap: false,
             reservation,
         }
@@ -128,6 +130,7 @@ impl Compression {
             agreement: agreement.reversed(),
             inflate: None,
             deflate: None,
+            window: Vec::new(),
             has_gap: false,
             reservation: Reservation {
                 total: Arc::clone(&self.reserved),
@@ -260,6 +263,8 @@ pub struct Codec {
     agreement: Agreement,
     inflate: Option<Box<Inflate>>,
     deflate: Option<Box<Deflate>>,
+    /// The window of `inflate`, as the process before has saved it, or as it is saved for the next one.
+    window: Vec<u8>,
     /// Whether the peer received a compressed message that `deflate` did not produce, so that `deflate` must be reset.
     has_gap: bool,
     reservation: Reservation,
@@ -273,10 +278,15 @@ impl Record for Codec {
             agreement,
             inflate: _,
             deflate: _,
+            window,
             has_gap: _,
             reservation,
         } = self;
-        object!({"agreement": agreement.save(to), "reserved": reservation.bytes})
+        object!({
+            "agreement": agreement.save(to),
+            "window": window.save(to),
+            "reserved": reservation.bytes,
+        })
     }
 
     fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
@@ -285,6 +295,7 @@ impl Record for Codec {
             agreement: fields.take("agreement", from)?,
             inflate: None,
             deflate: None,
+            window: fields.take("window", from)?,
             has_gap: false,
             // Counted when the codec gets the state that it shares: see `Compression::adopt`.
             reservation: Reservation {
@@ -296,10 +307,14 @@ impl Record for Codec {
 }
 
 impl Codec {
-    /// Whether another process can continue it: no message of the peer can refer to an earlier one that this process has inflated.
+    /// Keeps the window of the decompressor, so that another process can continue it.
     #[cfg(feature = "server")]
-    pub(crate) fn is_portable(&self) -> bool {
-        self.inflate.is_none()
+    pub(crate) fn keep_window(&mut self, shared: &mut Compression) {
+        if let Some(inflate) = &mut self.inflate {
+            shared.piece.resize(PIECE, 0);
+            // A decompressor that fails here fails with the next message, too.
+            self.window = window::read(inflate, &mut shared.piece).unwrap_or_default();
+        }
     }
 
     /// The negotiated parameters.
@@ -403,6 +418,13 @@ impl Codec {
             .map(|unfinished| unfinished.inflate)
             .or_else(|| slot.take())
             .unwrap_or_else(|| Box::new(Inflate::new(false, MAX_WINDOW_BITS)));
+        if !self.window.is_empty() {
+            let window = std::mem::take(&mut self.window);
+            if inflate.total_out() == 0 {
+                shared.piece.resize(PIECE, 0);
+                window::fill(&mut inflate, &window, &mut shared.piece)?;
+            }
+        }
         if !keeps && is_new {
             inflate.reset(false);
         }
@@ -467,6 +489,7 @@ impl Codec {
     pub(crate) fn release(&mut self) {
         self.inflate = None;
         self.deflate = None;
+        self.window = Vec::new();
         let reservation = &mut self.reservation;
         let bytes = std::mem::take(&mut reservation.bytes);
         reservation.total.fetch_sub(bytes, Ordering::Relaxed);
@@ -480,6 +503,7 @@ impl Codec {
             agreement: agreement.reversed(),
             inflate: None,
             deflate: None,
+            window: Vec::new(),
             has_gap: false,
             reservation: Reservation {
                 total: Arc::default(),

@@ -24,6 +24,12 @@ mod codec;
 mod gzip;
 mod offer;
 #[cfg(feature = "deflate")]
+#[cfg_attr(
+    not(feature = "server"),
+    expect(dead_code, reason = "only a server passes a connection on")
+)]
+mod window;
+#[cfg(feature = "deflate")]
 mod zlib;
 
 pub(super) use codec::Unfinished;

@@ -140,7 +140,7 @@ impl Compression {
 )]
 impl Codec {
     #[cfg(feature = "server")]
-    pub(crate) fn is_portable(&self) -> bool {
+    pub(crate) fn keep_window(&mut self, _: &mut Compression) {
         match self.0 {}
     }
 

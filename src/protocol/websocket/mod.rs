@@ -195,12 +195,10 @@ impl WebSocket {
             .is_some_and(|cold| cold.codec.is_some() || cold.masks.is_some())
     }
 
-    /// Whether another process can continue the connection: it needs no decompressor with a context, and it has no keys that mask
-    /// frames.
+    /// Whether another process can continue the connection: no message is decompressed in part, and it has no keys that mask frames.
     #[cfg(feature = "server")]
     pub(crate) fn is_portable(&self) -> bool {
-        let codec = self.cold.as_ref().and_then(|cold| cold.codec.as_ref());
-        !self.is_inflating() && !self.is_client() && codec.is_none_or(Codec::is_portable)
+        !self.is_inflating() && !self.is_client()
     }
 
     /// The compression of this connection, if it was negotiated.

@@ -8,14 +8,19 @@ use crate::server::env::Env;
 use crate::server::scheduler::AccountId;
 
 impl Client {
-    /// Compresses every message that waits for it, because another process cannot continue a compressor.
+    /// Compresses every message that waits for it, because another process cannot continue a compressor, and keeps what it needs to
+    /// continue the decompressor.
     pub(crate) fn finish_output(&mut self, env: &mut Env) {
         env.batches.complete();
-        let (protocol, compression) = (&mut self.wire.protocol, env.protocol.compression.as_mut());
+        let (protocol, mut compression) =
+            (&mut self.wire.protocol, env.protocol.compression.as_mut());
+        let mut codec = protocol.websocket_mut().and_then(WebSocket::codec);
+        if let (Some(codec), Some(compression)) = (&mut codec, &mut compression) {
+            codec.keep_window(compression);
+        }
         let Some(rare) = self.wire.rare.as_deref_mut() else {
             return;
         };
-        let codec = protocol.websocket_mut().and_then(WebSocket::codec);
         if let Err(error) = rare.output.finish(codec, compression, &env.batches) {
             let reason = CloseReason::write_error(&std::io::Error::other(error));
             self.end(env, reason);

@@ -6,7 +6,8 @@
 //! | detached clients | pass with the messages that they have not confirmed, and with their tokens |
 //! | connections before the upgrade to WebSocket | pass with the part of the request that has arrived |
 //! | HTTP calls | pass if their service can carry them, or if they are not complete. Otherwise, a call that waits gets 503, and a stream of events ends |
-//! | TLS, compression with a context of the peer | cannot be written down. A resumable client is cut, and comes back by itself. Others get CLOSE 1012 |
+//! | compression | passes: the window of the decompressor is written down, and the compressor starts anew |
+//! | TLS, and a message that is decompressed in part | cannot be written down. A resumable client is cut, and comes back by itself. Others get CLOSE 1012 |
 //! | clients of a service that cannot be carried over | get CLOSE 1012 |
 //! | topics, links, counters, figures of the console | pass |
 //! | connections that this side has opened | prevent the upgrade |
