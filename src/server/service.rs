@@ -1,5 +1,6 @@
 //! The [`Service`] trait, whose methods the event loop calls, and [`Route`], its answer to how a request is handled.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -33,6 +34,12 @@ pub trait Service {
     fn name(&self, id: ServiceId) -> Option<&str> {
         let _ = id;
         None
+    }
+
+    /// What the service of this id is called in the state that the program passes on when it replaces itself. A service continues the
+    /// one of the same name, and is started if there was none. The clients of one that no other continues get CLOSE 1012.
+    fn state_name(&self, id: ServiceId) -> Option<Cow<'_, str>> {
+        self.name(id).map(Cow::Borrowed)
     }
 
     /// Returns how a request is handled, or rejects it, usually with [`Rejection::not_found`]. The loop calls this method once

@@ -1,5 +1,6 @@
 //! Several services behind one listener, each at its own path.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -56,6 +57,15 @@ struct Mounted {
     has_idle_timeout: bool,
     /// Whether clients can resume their connections.
     is_resumable: bool,
+}
+
+impl Mounted {
+    /// A service that is moved, or that becomes another one, does not continue.
+    fn state_name(&self) -> String {
+        let variant = self.service.state_name(ServiceId::ALL);
+        let variant = variant.as_deref().unwrap_or_default();
+        format!("{} {} {variant}", self.endpoint.path(), self.kind)
+    }
 }
 
 impl fmt::Debug for Routes {
@@ -284,6 +294,13 @@ impl Service for Routes {
         self.mounted(id).map(|mounted| mounted.endpoint.path())
     }
 
+    fn state_name(&self, id: ServiceId) -> Option<Cow<'_, str>> {
+        match self.mounted(id) {
+            Some(mounted) => Some(mounted.state_name().into()),
+            None => self.name(id).map(Cow::Borrowed),
+        }
+    }
+
     fn keeps_every_client(&self, id: ServiceId) -> bool {
         let mounted = self.mounted(id);
         mounted.is_some_and(|mounted| mounted.service.keeps_every_client(ServiceId::ALL))
@@ -444,7 +461,7 @@ impl Service for Routes {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         let saved = self.services.iter().map(|mounted| {
             let state = mounted.service.save(to);
-            (mounted.endpoint.path().to_owned(), state)
+            (mounted.state_name(), state)
         });
         Value::Object(saved.collect())
     }
@@ -457,13 +474,15 @@ impl Service for Routes {
     ) -> Result<(), RecordError> {
         let mut states = Fields::of(state)?;
         let mut failure = None;
+        let names: Vec<String> = self.services.iter().map(Mounted::state_name).collect();
+        let mut names = names.iter();
         self.each(ctx, |service, endpoint, ctx| {
-            let path = endpoint.path();
-            let state = states.take::<Value>(path, from);
+            let name = names.next().map_or("", |name| name);
+            let state = states.take::<Value>(name, from);
             let restored = state.and_then(|state| continue_service(service, ctx, state, from));
             failure = failure
                 .take()
-                .or(restored.err().map(|error| error.inside(path)));
+                .or(restored.err().map(|error| error.inside(endpoint.path())));
         });
         failure.map_or(Ok(()), Err)
     }

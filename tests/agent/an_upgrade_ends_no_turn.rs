@@ -4,6 +4,8 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use crate::common::agent::{Client, error_code, example_agent, is_turn_complete, load};
 use crate::common::program::Program;
@@ -332,6 +334,58 @@ fn sessions_stay_with_their_owners_and_tokens_open_them() {
         assert_eq!(next.answer_to(prompt)["result"]["stopReason"], "end_turn");
     }
     assert!(!log.text().contains("stolen"));
+}
+
+/// The bug: the router was not told of clients that end before it continues.
+#[test]
+fn a_client_whose_token_is_gone_leaves_its_session() {
+    let file = TraceFile::new("upgraded-tokens");
+    let write = |names: &[&str]| {
+        let tokens = names
+            .iter()
+            .map(|name| format!("{name} all {name}-0123456789abcdef\n"));
+        std::fs::write(file.path(), tokens.collect::<String>()).expect("a file");
+        let private = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(file.path(), private).expect("a file");
+    };
+    write(&["alice", "bob"]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
+    command.args([
+        "agent",
+        "--listen",
+        "127.0.0.1:0",
+        "--token-file",
+        &file.path(),
+    ]);
+    let server = Program::spawn(command.args(["--", &example_agent()]));
+    let address = server.address();
+    let open = |name: &str, query: &str| {
+        let mut wire = Wire::open(address);
+        let path = format!("/acp?token={name}-0123456789abcdef{query}");
+        wire.send(&request(&path));
+        assert!(wire.read_head().starts_with("HTTP/1.1 101 "));
+        Client::initialized_on(wire).open_session()
+    };
+    let (mut alice, kept, _) = open("alice", "");
+    let (mut bob, ..) = open("bob", "");
+    // This one is cut, so it ends at once.
+    let (cut, ..) = open("bob", "&resume=new");
+    cut.wire.reset();
+    let clients = || {
+        let mut wire = Wire::open(address);
+        let field = "Authorization: Bearer alice-0123456789abcdef";
+        wire.send(format!("GET /status HTTP/1.1\r\nHost: localhost\r\n{field}\r\n\r\n").as_bytes());
+        wire.read_response().1["agent"]["processes"][0]["clients"].clone()
+    };
+    assert_eq!(clients(), 3);
+    write(&["alice"]);
+    server.signal(Signal::USR2);
+    assert_eq!(bob.wire.read_close().0, 1008);
+    bob.wire.send_close(1008);
+    bob.wire.expect_end();
+    eventually("the router knows it", || clients() == 1);
+    let prompt = alice.prompt(&kept, "goes on");
+    assert_eq!(alice.answer_to(prompt)["result"]["stopReason"], "end_turn");
 }
 
 #[test]

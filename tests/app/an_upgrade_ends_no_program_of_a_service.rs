@@ -4,9 +4,10 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::program::Program;
-use crate::common::traces::{TraceFile, eventually, expect_gone};
+use crate::common::traces::{TraceFile, descendants, eventually, expect_gone};
 use crate::common::{BINARY, TEXT, Wire, call, frame, upgrade};
 use serde_json::{Value, json};
 
@@ -424,9 +425,12 @@ fn changed_routes_are_started_and_ended_and_the_others_go_on() {
 
     file.change(&json!({"routes": {"/kept": kept, "/new": new}}));
     let answer = upgrade(address);
-    assert_eq!(answer["passed"], 2, "{answer}");
-    let restart = (1012, "the server is upgraded".to_owned());
-    assert_eq!(gone_client.read_close(), restart);
+    assert_eq!(
+        (&answer["passed"], &answer["closed"]),
+        (&json!(1), &json!(1)),
+        "{answer}"
+    );
+    assert_eq!(gone_client.read_close(), restart());
     expect_gone(pid);
     assert_eq!(call(address, "GET", "/gone", None).0, 404);
     let mut new_client = Wire::connect(address, "/new");
@@ -441,16 +445,77 @@ fn changed_routes_are_started_and_ended_and_the_others_go_on() {
         assert_eq!(upgrade(address)["closed"], 0);
     }
 
-    // What cannot be changed under a program is found before anything ends.
+    // What cannot be changed under a program is found before anything ends. The answer arrives while other services are busy.
     let raw = json!({"pipe": {"command": numbers, "framing": "raw"}});
     file.change(&json!({"routes": {"/kept": raw, "/new": new}}));
-    let (status, answer) = call(address, "POST", "/upgrade", Some(json!({})));
-    let why = answer["message"].as_str().expect("a message");
-    assert_eq!(status, 409, "{answer}");
-    assert!(
-        why.contains("/kept") && why.contains("framing lines, which cannot be changed"),
-        "{why}"
-    );
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                new_client.send_frame(TEXT, b"x");
+                assert_eq!(text(&mut new_client), "heard");
+            }
+        });
+        for _ in 0..5 {
+            let (status, answer) = call(address, "POST", "/upgrade", Some(json!({})));
+            let why = answer["message"].as_str().expect("a message");
+            assert_eq!(status, 409, "{answer}");
+            assert!(
+                why.contains("/kept") && why.contains("framing lines, which cannot be changed"),
+                "{why}"
+            );
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
     kept_client.send_frame(TEXT, b"x");
     assert_eq!(text(&mut kept_client), "5");
+}
+
+/// The CLOSE of a client whose route is gone.
+fn restart() -> (u16, String) {
+    (1012, "the server is upgraded".to_owned())
+}
+
+/// The bug: the clients were given to the new service, which knew nothing of them.
+#[test]
+fn a_route_that_becomes_another_service_ends_and_starts_anew() {
+    let shell = |script: &str| json!(["sh", "-c", script]);
+    let reads = shell("while read -r line; do :; done");
+    let cat = shell("exec cat");
+    let services = [
+        json!({"/x": {"app": {"command": reads}}}),
+        json!({"/x": {"pipe": {"command": cat}}}),
+        json!({"/x": {"pipe": {"command": cat, "shared": true}}}),
+        json!({"/x": {"terminal": {"command": cat}}}),
+        json!({"/x": {"agent": {"command": cat}}}),
+        json!({"/x": {"agent": {"command": cat, "mode": "per-client"}}}),
+        json!({"/x": {"echo": {}}}),
+        // The same service, but at another path.
+        json!({"/y": {"echo": {}}}),
+    ];
+    let file = Settings::new("kinds", &json!({"routes": services[0]}));
+    let name = file.0.to_str().expect("UTF-8");
+    let server = Program::start(&["serve", "--allow-upgrade", "--config", name]);
+    let address = server.address();
+    // A connection without a request stays, whatever becomes of the services.
+    let half = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut early = Wire::open(address);
+    early.send(&half[..20]);
+    for next in services[1..].iter().chain(&services[..1]) {
+        let path = if next == &services[0] { "/y" } else { "/x" };
+        let mut client = Wire::connect(address, path);
+        let before = descendants(server.pid());
+        file.change(&json!({"routes": next}));
+        let answer = upgrade(address);
+        assert_eq!(
+            (&answer["passed"], &answer["closed"]),
+            (&json!(0), &json!(1)),
+            "{next}: {answer}"
+        );
+        assert_eq!(client.read_close(), restart(), "{next}");
+        before.into_iter().for_each(expect_gone);
+        assert_eq!(upgrade(address)["closed"], 0);
+    }
+    early.send(&half[20..]);
+    assert!(early.read_head().starts_with("HTTP/1.1 200 "));
 }

@@ -46,12 +46,12 @@ impl<S: Service + Default> World<S> {
             .restore(parse(), &mut rehearsed)
             .expect("the records are valid");
         let mut from = Loader::new(Box::new(memory), len, passes);
-        let service = self
+        let continued = self
             .server
             .restore(parse(), &mut from)
             .expect("the records are valid");
         self.server
-            .restore_service(service, &mut from)
+            .restore_service(continued, &[], &mut from)
             .expect("the service continues");
         assert_eq!(from.left(), 0, "every stream has an owner");
         Some(carried)

@@ -38,7 +38,7 @@ pub use self::passed::Passed;
 pub(crate) use self::state::Carried;
 use super::error::Error;
 use super::event_loop::Server;
-use super::id::{ClientId, UPGRADE};
+use super::id::{ClientId, ServiceId, UPGRADE};
 use super::service::Service;
 use super::wakeup::{Bell, Signals};
 use crate::log_event::{log_event, word};
@@ -224,7 +224,7 @@ impl<S: Service> Server<S> {
         if let Some(caller) = caller {
             if upgrading.callers.len() >= MAX_CALLERS {
                 let full = Rejection::unavailable("too many callers wait for the upgrade");
-                return self.ctx.respond(caller, &Response::from(&full));
+                return self.answer_callers(&[caller], &Response::from(&full));
             }
             upgrading.callers.push(caller);
         }
@@ -365,9 +365,15 @@ impl<S: Service> Server<S> {
         };
         upgrading.stage = Stage::Idle;
         (upgrading.successor.failed)();
-        for caller in std::mem::take(&mut upgrading.callers) {
-            self.ctx
-                .respond(caller, &Response::from(&failure.rejection()));
+        let callers = std::mem::take(&mut upgrading.callers);
+        self.answer_callers(&callers, &Response::from(&failure.rejection()));
+    }
+
+    /// Answers who has asked for an upgrade. These calls belong to no service.
+    fn answer_callers(&mut self, callers: &[ClientId], answer: &Response) {
+        self.ctx.core.service_id = ServiceId::ALL;
+        for caller in callers {
+            self.ctx.respond(*caller, answer);
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::file::StateFile;
-use super::state::Carried;
+use super::state::{Carried, Continued};
 use crate::protocol::{Response, StatusCode};
 use crate::record::{Loader, Record, RecordError, Restored, record};
 use crate::server::address::Listen;
@@ -72,8 +72,7 @@ pub struct Passed {
     records: Vec<(String, Value)>,
     from: Loader,
     listeners: Vec<PassedListener>,
-    /// The record of the service.
-    service: Value,
+    continued: Continued,
 }
 
 /// How an upgrade went, for its callers, the log and the metrics.
@@ -156,7 +155,7 @@ impl Passed {
             records: file.records,
             from,
             listeners: Vec::new(),
-            service: Value::Null,
+            continued: Continued::default(),
         };
         let listeners = Vec::restore(passed.take("listeners"), &mut passed.from);
         passed.listeners = listeners.map_err(|error| error.inside("listeners"))?;
@@ -214,8 +213,8 @@ impl<S: Service> Server<S> {
         let state = passed.take("loop");
         // The service continues instead.
         server.started = true;
-        let service = server.restore(state, &mut passed.from);
-        passed.service = service.map_err(|error| Error::State(error.inside("loop")))?;
+        let continued = server.restore(state, &mut passed.from);
+        passed.continued = continued.map_err(|error| Error::State(error.inside("loop")))?;
         Ok(server)
     }
 
@@ -226,11 +225,14 @@ impl<S: Service> Server<S> {
     ///
     /// [`Error::State`] if the state cannot be read, and the failure of the service ([`Service::failure`]).
     pub fn continue_service(&mut self, mut passed: Passed) -> Result<(), Error> {
-        let service = std::mem::take(&mut passed.service);
-        let restored = self.restore_service(service, &mut passed.from);
-        restored.map_err(|error| Error::State(error.inside("service")))?;
         let upgrade = Upgrade::restore(passed.take("upgrade"), &mut passed.from);
-        let upgrade = upgrade.map_err(|error| Error::State(error.inside("upgrade")))?;
+        let mut upgrade = upgrade.map_err(|error| Error::State(error.inside("upgrade")))?;
+        let continued = std::mem::take(&mut passed.continued);
+        let restored = self.restore_service(continued, &upgrade.callers, &mut passed.from);
+        let ended = restored.map_err(|error| Error::State(error.inside("service")))?;
+        upgrade.carried.passed -= ended.closed.min(upgrade.carried.passed);
+        upgrade.carried.closed += ended.closed;
+        upgrade.carried.refused += ended.refused;
         if passed.is_rehearsal() {
             return Ok(());
         }
@@ -275,8 +277,6 @@ impl<S: Service> Server<S> {
             "pause_ms": pause.as_secs_f64() * 1000.0,
         });
         let answer = Response::json(StatusCode::OK, answer.to_string());
-        for caller in callers {
-            self.act(|server| server.ctx.respond(*caller, &answer));
-        }
+        self.act(|server| server.answer_callers(callers, &answer));
     }
 }

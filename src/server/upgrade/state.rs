@@ -14,6 +14,7 @@
 //!
 //! Times are points on the clock of the loop, which goes on: the next loop gets its origin.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
@@ -68,6 +69,15 @@ record!(Carried {
     closed,
     refused,
 });
+
+/// What follows after the loop.
+#[derive(Debug, Default)]
+pub(crate) struct Continued {
+    /// The record of the service.
+    service: Value,
+    /// Connections of services that do not continue.
+    orphans: Vec<ClientId>,
+}
 
 impl<S: Service> Server<S> {
     /// Why the state cannot be passed on now. `None` if it can.
@@ -135,32 +145,44 @@ impl<S: Service> Server<S> {
     fn answer_early(&mut self, id: ClientId) {
         let message = "the server is being upgraded; its log says how it goes";
         let answer = json!({"message": message}).to_string();
-        self.ctx
-            .respond(id, &Response::json(StatusCode::ACCEPTED, answer));
+        let answer = Response::json(StatusCode::ACCEPTED, answer);
+        self.answer_callers(&[id], &answer);
     }
 
     /// Ends the call of a connection: with 503, or the end of the stream of events. Returns whether there was one.
     fn end_call(&mut self, id: ClientId) -> bool {
-        let refusal = || {
-            let why = "the server is upgraded; try again";
-            Rejection::unavailable(why).because("upgrade")
-        };
+        !self.call_passes(id) && self.refuse_call(id)
+    }
+
+    /// Whether the call of a connection passes to the next program.
+    fn call_passes(&self, id: ClientId) -> bool {
         let Some(client) = self.ctx.core.registry.get(id) else {
             return false;
         };
         let Some(http) = client.wire.protocol.http() else {
             return false;
         };
-        let (state, is_unanswered) = (http.state(), http.is_unanswered());
-        if client.wire.tls().is_none() {
-            let is_carried = self.service.carries_calls(client.service_id);
-            match state {
-                HttpState::Streaming if is_carried => return false,
-                HttpState::Answering if is_carried && is_unanswered => return false,
-                HttpState::Body if !http.was_rejected() => return false,
-                _ => {}
+        let is_carried = || self.service.carries_calls(client.service_id);
+        client.wire.tls().is_none()
+            && match http.state() {
+                HttpState::Streaming => is_carried(),
+                HttpState::Answering => http.is_unanswered() && is_carried(),
+                HttpState::Body => !http.was_rejected(),
+                HttpState::Head | HttpState::Closing | HttpState::Closed => false,
             }
-        }
+    }
+
+    /// Refuses the call of a connection with 503, or ends its stream of events. Returns whether there was one.
+    fn refuse_call(&mut self, id: ClientId) -> bool {
+        let refusal = || {
+            let why = "the server is upgraded; try again";
+            Rejection::unavailable(why).because("upgrade")
+        };
+        let client = self.ctx.core.registry.get(id);
+        let Some(http) = client.and_then(|client| client.wire.protocol.http()) else {
+            return false;
+        };
+        let (state, is_unanswered) = (http.state(), http.is_unanswered());
         let ended = self.ctx.core.with(id, |client, env| match state {
             HttpState::Streaming => client.end_stream(env).is_ok(),
             HttpState::Answering if is_unanswered => {
@@ -270,12 +292,12 @@ impl<S: Service> Server<S> {
         })
     }
 
-    /// Continues with what another loop has saved. The service follows with [`Server::restore_service`], after it was started.
+    /// Continues with what another loop has saved. The service follows with [`Server::restore_service`].
     pub(crate) fn restore(
         &mut self,
         value: Value,
         from: &mut Loader,
-    ) -> Result<Value, RecordError> {
+    ) -> Result<Continued, RecordError> {
         let mut fields = Fields::of(value)?;
         let clock: Clock = fields.take("clock", from)?;
         let now: Time = fields.take("now", from)?;
@@ -284,10 +306,15 @@ impl<S: Service> Server<S> {
         let mut clients: Vec<Client> = fields.take("clients", from)?;
         let mut orphans = Vec::new();
         for client in &mut clients {
-            match services.get(&client.service_id) {
-                Some(service_id) => client.service_id = *service_id,
-                None => orphans.push(client.id),
-            }
+            client.service_id = match services.get(&client.service_id) {
+                Some(successor) => *successor,
+                // Its next request may be for any service.
+                None if client.wire.protocol.awaits_head() => ServiceId::ALL,
+                None => {
+                    orphans.push(client.id);
+                    ServiceId::ALWAYS_SERVED
+                }
+            };
         }
         let registry = Registry::restore(clients, fields.take("next_serial", from)?)?;
         let tokens = fields.take("tokens", from)?;
@@ -299,8 +326,9 @@ impl<S: Service> Server<S> {
         core.env.links = fields.take("links", from)?;
         core.history = fields.take("history", from)?;
         core.sample_at = fields.take("sample_at", from)?;
+        let service = fields.take("service", from)?;
         if from.is_rehearsal() {
-            return fields.take("service", from);
+            return Ok(Continued { service, orphans });
         }
         self.clock = clock;
         core.env.now = now;
@@ -313,30 +341,46 @@ impl<S: Service> Server<S> {
             core.take_in(id);
         }
         core.replace_access(access);
-        for id in orphans {
-            self.act(|server| server.end_for_upgrade(id));
-        }
-        self.act(|_| {});
-        fields.take("service", from)
+        Ok(Continued { service, orphans })
     }
 
-    /// Continues the service.
+    /// Continues the service, and ends the connections that belong to none. The service learns then which clients have ended, too,
+    /// because only then it knows them. Returns how many connections of each kind were ended.
     pub(crate) fn restore_service(
         &mut self,
-        value: Value,
+        continued: Continued,
+        callers: &[ClientId],
         from: &mut Loader,
-    ) -> Result<(), RecordError> {
+    ) -> Result<Carried, RecordError> {
+        let Continued { service, orphans } = continued;
         self.ctx.core.service_id = ServiceId::ALL;
-        let restored = continue_service(&mut self.service, &mut self.ctx, value, from);
+        continue_service(&mut self.service, &mut self.ctx, service, from)?;
+        let mut ended = Carried::default();
+        if !from.is_rehearsal() {
+            let orphans = orphans.into_iter().filter(|id| !callers.contains(id));
+            orphans.for_each(|id| self.end_orphan(id, &mut ended));
+        }
         self.act(|_| {});
-        restored
+        Ok(ended)
+    }
+
+    /// Ends a client or a call of a service that does not continue.
+    fn end_orphan(&mut self, id: ClientId, ended: &mut Carried) {
+        let client = self.ctx.core.registry.get(id);
+        let was_open = client.is_some_and(|client| client.wire.protocol.was_open());
+        if was_open {
+            ended.closed += 1;
+            self.act(|server| server.end_for_upgrade(id));
+        } else {
+            self.act(|server| ended.refused += usize::from(server.refuse_call(id)));
+        }
     }
 
     /// The services that have a name.
-    fn names(&self) -> Vec<(ServiceId, &str)> {
+    fn names(&self) -> Vec<(ServiceId, Cow<'_, str>)> {
         let ids = (0..ServiceId::MOST).filter_map(ServiceId::new);
         let ids = std::iter::once(ServiceId::ALL).chain(ids);
-        ids.filter_map(|id| Some((id, self.service.name(id)?)))
+        ids.filter_map(|id| Some((id, self.service.state_name(id)?)))
             .collect()
     }
 

@@ -1,5 +1,6 @@
 //! An agent process for each client. Messages pass through unchanged.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use serde_json::Value;
@@ -454,6 +455,10 @@ impl Service for AgentPerClient {
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         self.agents.clients(visit);
+    }
+
+    fn state_name(&self, id: ServiceId) -> Option<Cow<'_, str>> {
+        (id == ServiceId::ALL).then_some("per-client".into())
     }
 
     fn carries(&self, _: ServiceId) -> bool {

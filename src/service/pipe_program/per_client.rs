@@ -1,5 +1,6 @@
 //! A program for each client.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -218,6 +219,10 @@ impl Service for PipePerClient {
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         self.programs.clients(visit);
+    }
+
+    fn state_name(&self, id: ServiceId) -> Option<Cow<'_, str>> {
+        (id == ServiceId::ALL).then_some("per-client".into())
     }
 
     fn carries(&self, _: ServiceId) -> bool {

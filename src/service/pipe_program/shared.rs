@@ -1,5 +1,6 @@
 //! One program for all clients.
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -264,6 +265,10 @@ impl Service for PipeShared {
 
     fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
+    }
+
+    fn state_name(&self, id: ServiceId) -> Option<Cow<'_, str>> {
+        (id == ServiceId::ALL).then_some("shared".into())
     }
 
     fn carries(&self, _: ServiceId) -> bool {
