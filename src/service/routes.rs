@@ -60,11 +60,15 @@ struct Mounted {
 }
 
 impl Mounted {
-    /// A service that is moved, or that becomes another one, does not continue.
+    /// A service that is moved, or that becomes another one, does not continue. Stored states have these names.
     fn state_name(&self) -> String {
         let variant = self.service.state_name(ServiceId::ALL);
-        let variant = variant.as_deref().unwrap_or_default();
-        format!("{} {} {variant}", self.endpoint.path(), self.kind)
+        let parts = [
+            self.endpoint.path(),
+            self.kind,
+            variant.as_deref().unwrap_or_default(),
+        ];
+        parts.join(" ").trim_end().to_owned()
     }
 }
 
@@ -648,6 +652,31 @@ mod tests {
         let routes = builder.build().expect("valid");
         routes.clients(&mut |client| visited.push(client));
         assert_eq!(visited, ids);
+    }
+
+    struct Shared;
+
+    impl Service for Shared {
+        fn state_name(&self, _: ServiceId) -> Option<Cow<'_, str>> {
+            Some("shared".into())
+        }
+    }
+
+    /// With other names, an upgrade would end all programs.
+    #[test]
+    fn services_keep_their_names_in_stored_states() {
+        let path = |path: &str| path.parse().expect("an endpoint");
+        let routes = Routes::builder()
+            .add(path("/a/..."), Box::new(Nothing))
+            .named("app")
+            .add(path("/b"), Box::new(Shared))
+            .named("pipe")
+            .build()
+            .expect("valid");
+        let names = (0..3).map(|index| routes.state_name(ServiceId::new(index).expect("an id")));
+        let names: Vec<_> = names.map(|name| name.map(Cow::into_owned)).collect();
+        let want = [Some("/a app"), Some("/b pipe shared"), None];
+        assert_eq!(names, want.map(|name| name.map(str::to_owned)));
     }
 
     #[test]
