@@ -17,6 +17,34 @@
 //!
 //! [`Routes`] combines several services behind one listener.
 
+/// The methods of a [`Service`](crate::Service) that is a [`State`](crate::record::State), and whose clients pass to the next program.
+/// `check_state` checks in the rehearsal, too, that the state agrees with the settings. `watch_again` follows if this is no rehearsal.
+macro_rules! passes_on {
+    () => {
+        fn carries(&self, _: crate::ServiceId) -> bool {
+            true
+        }
+
+        fn save<'a>(&'a self, to: &mut crate::record::Saver<'a>) -> serde_json::Value {
+            crate::record::State::save(self, to)
+        }
+
+        fn restore(
+            &mut self,
+            ctx: &mut crate::Context,
+            state: serde_json::Value,
+            from: &mut crate::record::Loader,
+        ) -> Result<(), crate::record::RecordError> {
+            crate::record::State::load(self, state, from)?;
+            self.check_state()?;
+            match from.is_rehearsal() {
+                true => Ok(()),
+                false => self.watch_again(ctx),
+            }
+        }
+    };
+}
+
 mod advice;
 pub mod agent;
 pub mod app;

@@ -3,12 +3,10 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use serde_json::Value;
-
 use super::initialize::version_of;
 use super::{AgentConfig, AgentProtocol, BINARY, MAX_UNREAD, WATCH, figures};
 use crate::log_event::{log_event, word};
-use crate::record::{Loader, RecordError, Saver, State, record, state};
+use crate::record::{RecordError, record, state};
 use crate::service::Framing;
 use crate::service::child::{Child, ChildEvent, ChildInput, ClientPrograms, code_and_signal};
 use crate::service::framing::Decoder;
@@ -176,6 +174,11 @@ impl AgentPerClient {
             agents: ClientPrograms::default(),
             dropped: 0,
         }
+    }
+
+    /// Checks that the agents that run have the framing of the settings.
+    fn check_state(&self) -> Result<(), RecordError> {
+        self.agents.check_framing(self.config.framing)
     }
 
     /// Continues after the program of the server has replaced itself.
@@ -461,27 +464,7 @@ impl Service for AgentPerClient {
         (id == ServiceId::ALL).then_some("per-client".into())
     }
 
-    fn carries(&self, _: ServiceId) -> bool {
-        true
-    }
-
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        State::save(self, to)
-    }
-
-    fn restore(
-        &mut self,
-        ctx: &mut Context,
-        state: Value,
-        from: &mut Loader,
-    ) -> Result<(), RecordError> {
-        self.load(state, from)?;
-        self.agents.check_framing(self.config.framing)?;
-        if from.is_rehearsal() {
-            return Ok(());
-        }
-        self.watch_again(ctx)
-    }
+    passes_on!();
 
     fn stopping(&mut self, ctx: &mut Context) {
         self.agents.stop_all(ctx);

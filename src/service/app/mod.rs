@@ -9,19 +9,17 @@ mod events;
 
 use std::time::Duration;
 
-use serde_json::Value;
-
 use self::backend::{Backend, BackendEvent, ReplyQueue};
 use self::command::{AppCommand, CommandFields};
 use self::events::Events;
 use super::Endpoint;
 use super::child::{Keeper, OnFailure, RestartLimit};
 use super::lines::Line;
-use crate::record::{Loader, RecordError, Saver, State, state};
+use crate::record::{RecordError, state};
 use crate::text::printable;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Readiness, Rejection, Request,
-    Route, Service, ServiceId, SourceId, SubscribeError, TimerId, Token,
+    Route, Service, SourceId, SubscribeError, TimerId, Token,
 };
 use std::ops::ControlFlow;
 
@@ -143,6 +141,21 @@ impl App {
             pause: None,
             failure: None,
         }
+    }
+
+    fn check_state(&self) -> Result<(), RecordError> {
+        Ok(())
+    }
+
+    /// Continues after the program of the server has replaced itself.
+    fn watch_again(&mut self, ctx: &mut Context) -> Result<(), RecordError> {
+        self.program.watch_again(ctx);
+        if let Some(backend) = self.program.child_mut() {
+            backend.watch_again(ctx)?;
+        }
+        self.handle(ctx, BackendEvent::Nothing);
+        self.try_restart(ctx);
+        Ok(())
     }
 
     fn start(&mut self, ctx: &mut Context) {
@@ -379,32 +392,7 @@ impl Service for App {
         self.failure.as_deref()
     }
 
-    fn carries(&self, _: ServiceId) -> bool {
-        true
-    }
-
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        State::save(self, to)
-    }
-
-    fn restore(
-        &mut self,
-        ctx: &mut Context,
-        state: Value,
-        from: &mut Loader,
-    ) -> Result<(), RecordError> {
-        self.load(state, from)?;
-        if from.is_rehearsal() {
-            return Ok(());
-        }
-        self.program.watch_again(ctx);
-        if let Some(backend) = self.program.child_mut() {
-            backend.watch_again(ctx)?;
-        }
-        self.handle(ctx, BackendEvent::Nothing);
-        self.try_restart(ctx);
-        Ok(())
-    }
+    passes_on!();
 
     fn stopping(&mut self, ctx: &mut Context) {
         if let Some(backend) = self.program.child_mut() {

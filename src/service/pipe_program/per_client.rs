@@ -3,11 +3,9 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::environment::{Environment, check_size};
 use super::{PipeConfig, ending, line_too_long, to_message};
-use crate::record::{Loader, RecordError, Saver, State, record, state};
+use crate::record::{RecordError, record, state};
 use crate::service::child::{Child, ChildEvent, ChildInput, ClientPrograms, describe};
 use crate::service::framing::Decoder;
 use crate::service::lines::Line;
@@ -72,6 +70,16 @@ impl PipePerClient {
             config,
             programs: ClientPrograms::default(),
         }
+    }
+
+    /// Checks that the programs that run have the framing of the settings.
+    fn check_state(&self) -> Result<(), RecordError> {
+        self.programs.check_framing(self.config.framing)
+    }
+
+    /// Continues after the program of the server has replaced itself.
+    fn watch_again(&mut self, ctx: &mut Context) -> Result<(), RecordError> {
+        self.programs.watch_again(ctx)
     }
 
     /// Lets a client's program handle an event. Its output goes to the client.
@@ -225,27 +233,7 @@ impl Service for PipePerClient {
         (id == ServiceId::ALL).then_some("per-client".into())
     }
 
-    fn carries(&self, _: ServiceId) -> bool {
-        true
-    }
-
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        State::save(self, to)
-    }
-
-    fn restore(
-        &mut self,
-        ctx: &mut Context,
-        state: Value,
-        from: &mut Loader,
-    ) -> Result<(), RecordError> {
-        self.load(state, from)?;
-        self.programs.check_framing(self.config.framing)?;
-        if from.is_rehearsal() {
-            return Ok(());
-        }
-        self.programs.watch_again(ctx)
-    }
+    passes_on!();
 
     /// Ends the input of all programs. Their clients get the rest of the output.
     fn draining(&mut self, ctx: &mut Context) {

@@ -5,10 +5,8 @@ use std::ops::ControlFlow;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::{PipeConfig, ending, line_too_long, to_message};
-use crate::record::{Loader, RecordError, Saver, State, state};
+use crate::record::{RecordError, state};
 use crate::service::child::{
     Child, ChildEvent, HIGH_WATER, Keeper, LOW_WATER, TurnOutput, describe, process_metrics,
 };
@@ -74,6 +72,23 @@ impl PipeShared {
             draining: false,
             failure: None,
         }
+    }
+
+    /// Checks that a program that runs has the framing of the settings.
+    fn check_state(&self) -> Result<(), RecordError> {
+        let child = self.program.child();
+        child.map_or(Ok(()), |child| child.check_framing(self.config.framing))
+    }
+
+    /// Continues after the program of the server has replaced itself.
+    fn watch_again(&mut self, ctx: &mut Context) -> Result<(), RecordError> {
+        self.program.watch_again(ctx);
+        if let Some(child) = self.program.child_mut() {
+            child.watch_again(ctx)?;
+            ctx.set_paused(child.unread() > HIGH_WATER);
+        }
+        self.resume(ctx);
+        Ok(())
     }
 
     fn start(&mut self, ctx: &mut Context) {
@@ -271,35 +286,7 @@ impl Service for PipeShared {
         (id == ServiceId::ALL).then_some("shared".into())
     }
 
-    fn carries(&self, _: ServiceId) -> bool {
-        true
-    }
-
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        State::save(self, to)
-    }
-
-    fn restore(
-        &mut self,
-        ctx: &mut Context,
-        state: Value,
-        from: &mut Loader,
-    ) -> Result<(), RecordError> {
-        self.load(state, from)?;
-        if let Some(child) = self.program.child() {
-            child.check_framing(self.config.framing)?;
-        }
-        if from.is_rehearsal() {
-            return Ok(());
-        }
-        self.program.watch_again(ctx);
-        if let Some(child) = self.program.child_mut() {
-            child.watch_again(ctx)?;
-            ctx.set_paused(child.unread() > HIGH_WATER);
-        }
-        self.resume(ctx);
-        Ok(())
-    }
+    passes_on!();
 
     /// Ends the program's input. The clients get the rest of its output.
     fn draining(&mut self, ctx: &mut Context) {

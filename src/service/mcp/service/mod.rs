@@ -5,7 +5,6 @@ mod limits;
 mod processes;
 mod translated;
 
-use serde_json::Value;
 use uuid::Uuid;
 
 use self::calls::StartingSession;
@@ -18,7 +17,7 @@ use super::request::{Accepts, is_stateless};
 use super::session::Session;
 use super::shared::SharedServers;
 use super::to_older::ToOlder;
-use crate::record::{Loader, RecordError, Saver, State, state};
+use crate::record::{RecordError, state};
 use crate::service::AgentPerClient;
 use crate::service::agent::{AgentConfig, AgentProtocol};
 use crate::service::child::{ChildIndex, ChildInput, process_metrics};
@@ -121,6 +120,10 @@ impl Mcp {
             max_json: usize::MAX,
             config,
         }
+    }
+
+    fn check_state(&self) -> Result<(), RecordError> {
+        Ok(())
     }
 
     fn supports_stateless(&self) -> bool {
@@ -425,30 +428,10 @@ impl Service for Mcp {
         self.failure.as_deref()
     }
 
-    fn carries(&self, _: ServiceId) -> bool {
-        true
-    }
+    passes_on!();
 
     fn carries_calls(&self, _: ServiceId) -> bool {
         true
-    }
-
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        State::save(self, to)
-    }
-
-    fn restore(
-        &mut self,
-        ctx: &mut Context,
-        state: Value,
-        from: &mut Loader,
-    ) -> Result<(), RecordError> {
-        self.max_json = ctx.config().max_json;
-        self.load(state, from)?;
-        if from.is_rehearsal() {
-            return Ok(());
-        }
-        self.watch_again(ctx)
     }
 
     fn stopping(&mut self, ctx: &mut Context) {

@@ -80,6 +80,7 @@ impl Mcp {
     ///
     /// A process cannot be watched.
     pub(super) fn watch_again(&mut self, ctx: &mut Context) -> Result<(), RecordError> {
+        self.max_json = ctx.config().max_json;
         self.hub.wake(ctx);
         self.pool.watch_again(ctx, &self.config)?;
         self.shared.watch_again(ctx)?;
