@@ -204,11 +204,8 @@ impl<S: Service> Server<S> {
 
     /// Cuts a resumable client, which comes back by itself.
     fn cut_for_upgrade(&mut self, id: ClientId) {
-        let cut = CloseReason::new(
-            Cause::Service,
-            CloseCode::ABNORMAL,
-            "the server is upgraded",
-        );
+        // The service has closed nothing, so the client gets no CLOSE when it comes back.
+        let cut = CloseReason::new(Cause::Eof, CloseCode::ABNORMAL, "the server is upgraded");
         self.ctx.core.with(id, |client, env| client.flush(env));
         self.detach(id, cut);
     }
