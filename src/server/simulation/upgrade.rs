@@ -18,7 +18,8 @@ impl<S: Service + Default> World<S> {
         }
         let carried = self.server.make_portable();
         let mut to = Saver::default();
-        let record = self.server.save(&mut to).to_string();
+        let (record, clients) = self.server.save(&mut to);
+        let record = record.to_string();
         let memory = Memory(to.all_bytes().concat());
         let passes = to.descriptors().iter().map(|saved| match saved {
             Saved::Descriptor(_) => unreachable!("there are no sockets"),
@@ -43,12 +44,12 @@ impl<S: Service + Default> World<S> {
         self.server.ctx.core.dialer = dialer;
         let parse = || serde_json::from_str::<Value>(&record).expect("JSON");
         self.server
-            .restore(parse(), &mut rehearsed)
+            .restore((parse(), &clients), &mut rehearsed)
             .expect("the records are valid");
         let mut from = Loader::new(Box::new(memory), len, passes);
         let continued = self
             .server
-            .restore(parse(), &mut from)
+            .restore((parse(), &clients), &mut from)
             .expect("the records are valid");
         self.server
             .restore_service(continued, &[], &mut from)

@@ -23,19 +23,18 @@ use crate::sys::{memory_file, number_of, seal};
 /// The version of the format. Another one has records that this program cannot read at all.
 const FORMAT: u64 = 1;
 
+/// The name of the record of the clients. There may be many, so it has a JSON value for each client, and is read one by one.
+pub(super) const CLIENTS: &str = "clients";
+
 /// The maximum length of the first line in bytes.
 const MAX_HEADER: u64 = 4 << 20;
 
-/// The records with their names, in the order in which they are written.
-pub(super) type Records = Vec<(&'static str, Value)>;
+/// The texts of the records with their names, in the order in which they are written.
+pub(super) type Records = Vec<(&'static str, String)>;
 
 /// Writes the state.
 pub(super) fn write(records: &Records, saved: &Saver<'_>, with_bytes: bool) -> io::Result<File> {
-    let texts: Vec<(&str, String)> = records
-        .iter()
-        .map(|(name, value)| (*name, value.to_string()))
-        .collect();
-    let entries = texts.iter().map(|(name, text)| {
+    let entries = records.iter().map(|(name, text)| {
         // Every record that there is now is needed.
         json!({"name": name, "length": text.len(), "needed": true})
     });
@@ -49,10 +48,10 @@ pub(super) fn write(records: &Records, saved: &Saver<'_>, with_bytes: bool) -> i
         "records": entries.collect::<Vec<_>>(),
     });
     let mut file = memory_file("outrigger-state")?;
-    let mut text = header.to_string();
-    text.push('\n');
-    texts.iter().for_each(|(_, record)| text.push_str(record));
-    file.write_all(text.as_bytes())?;
+    file.write_all(format!("{header}\n").as_bytes())?;
+    for (_, text) in records {
+        file.write_all(text.as_bytes())?;
+    }
     if with_bytes {
         write_all_slices(&mut file, saved.all_bytes())?;
     }
@@ -146,8 +145,12 @@ impl StateFile {
                 .read_to_end(&mut text)
                 .map_err(failed)?;
             origin += length;
-            let record = serde_json::from_slice(&text).map_err(|_| wrong(name))?;
-            records.push((name.to_owned(), record));
+            let record = if name == CLIENTS {
+                String::from_utf8(text).map(Value::from).ok()
+            } else {
+                serde_json::from_slice(&text).ok()
+            };
+            records.push((name.to_owned(), record.ok_or_else(|| wrong(name))?));
         }
         let numbers = header["descriptors"]
             .as_array()

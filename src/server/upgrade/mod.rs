@@ -33,7 +33,7 @@ use std::thread;
 use serde_json::{Value, json};
 use signal_hook::consts::SIGUSR2;
 
-use self::file::Records;
+use self::file::{CLIENTS, Records};
 pub use self::passed::Passed;
 pub(crate) use self::state::Carried;
 use super::error::Error;
@@ -49,7 +49,7 @@ use crate::sys::{
 };
 
 /// The names of the records that this program reads.
-const RECORDS: [&str; 4] = ["loop", "listeners", "upgrade", "program"];
+const RECORDS: [&str; 5] = ["loop", CLIENTS, "listeners", "upgrade", "program"];
 
 /// The maximum number of callers that wait for the end of an upgrade.
 const MAX_CALLERS: usize = 16;
@@ -380,7 +380,12 @@ impl<S: Service> Server<S> {
     /// All records, with what they refer to.
     fn records<'a>(&'a self, to: &mut Saver<'a>) -> Records {
         let listeners: Vec<Value> = self.listeners.iter().map(|one| one.save(to)).collect();
-        let mut records = vec![("listeners", listeners.into()), ("loop", self.save(to))];
+        let (state, clients) = self.save(to);
+        let mut records = vec![
+            ("listeners", Value::from(listeners).to_string()),
+            ("loop", state.to_string()),
+            (CLIENTS, clients),
+        ];
         if let Some(upgrading) = self.upgrading.as_deref() {
             let (began, carried) = &upgrading.end;
             let upgrade = json!({
@@ -389,8 +394,8 @@ impl<S: Service> Server<S> {
                 "callers": upgrading.callers.save(to),
                 "children": own_children(),
             });
-            records.push(("upgrade", upgrade));
-            records.push(("program", upgrading.successor.extra.clone()));
+            records.push(("upgrade", upgrade.to_string()));
+            records.push(("program", upgrading.successor.extra.to_string()));
         }
         records
     }

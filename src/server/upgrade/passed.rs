@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::file::StateFile;
+use super::file::{CLIENTS, StateFile};
 use super::state::{Carried, Continued};
 use crate::protocol::{Response, StatusCode};
 use crate::record::{Loader, Record, RecordError, Restored, record};
@@ -213,6 +213,8 @@ impl<S: Service> Server<S> {
         let state = passed.take("loop");
         // The service continues instead.
         server.started = true;
+        let clients = passed.take(CLIENTS);
+        let state = (state, clients.as_str().unwrap_or_default());
         let continued = server.restore(state, &mut passed.from);
         passed.continued = continued.map_err(|error| Error::State(error.inside("loop")))?;
         Ok(server)

@@ -16,6 +16,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt::Write;
 
 use serde_json::{Value, json};
 
@@ -242,7 +243,9 @@ impl<S: Service> Server<S> {
     }
 
     /// Writes the state down. Call [`Server::make_portable`] before.
-    pub(crate) fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+    ///
+    /// The record of the clients follows on its own: a line for each, so that there is never more than one as a tree of values.
+    pub(crate) fn save<'a>(&'a self, to: &mut Saver<'a>) -> (Value, String) {
         let Core {
             env,
             registry,
@@ -271,14 +274,18 @@ impl<S: Service> Server<S> {
         let names = self.names().into_iter();
         let names = names.map(|(id, name)| json!([id.to_number(), name]));
         let names: Vec<Value> = names.collect();
-        object!({
+        let mut clients = String::new();
+        for client in registry.iter() {
+            // Writing to a string does not fail.
+            let _ = writeln!(clients, "{}", client.save(to));
+        }
+        let state = object!({
             "clock": self.clock.save(to),
             "now": env.now.save(to),
             "asleep": env.asleep.save(to),
             "services": names,
             "next_serial": registry.next_serial(),
             "tokens": env.config.access.tokens.save(to),
-            "clients": registry.iter().map(|client| client.save(to)).collect::<Vec<_>>(),
             "topics": topics.save(registry, to),
             "counters": env.counters.save(to),
             "failures": env.failures.save(to),
@@ -286,13 +293,14 @@ impl<S: Service> Server<S> {
             "history": history.save(to),
             "sample_at": sample_at.save(to),
             "service": self.service.save(to),
-        })
+        });
+        (state, clients)
     }
 
     /// Continues with what another loop has saved. The service follows with [`Server::restore_service`].
     pub(crate) fn restore(
         &mut self,
-        value: Value,
+        (value, clients): (Value, &str),
         from: &mut Loader,
     ) -> Result<Continued, RecordError> {
         let mut fields = Fields::of(value)?;
@@ -300,7 +308,7 @@ impl<S: Service> Server<S> {
         let now: Time = fields.take("now", from)?;
         let names = fields.take::<Vec<(ServiceId, String)>>("services", from)?;
         let services = self.successors(&names);
-        let mut clients: Vec<Client> = fields.take("clients", from)?;
+        let mut clients = restore_clients(clients, from)?;
         let mut orphans = Vec::new();
         for client in &mut clients {
             client.service_id = match services.get(&client.service_id) {
@@ -395,6 +403,19 @@ impl<S: Service> Server<S> {
         successors.insert(ServiceId::ALWAYS_SERVED, ServiceId::ALWAYS_SERVED);
         successors
     }
+}
+
+/// Reads the record of the clients.
+fn restore_clients(text: &str, from: &mut Loader) -> Result<Vec<Client>, RecordError> {
+    let mut clients = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let value = serde_json::from_str(line);
+        let client = value
+            .map_err(|_| RecordError::new("JSON is expected"))
+            .and_then(|value| Client::restore(value, from));
+        clients.push(client.map_err(|error| error.inside(&format!("clients.{at}")))?);
+    }
+    Ok(clients)
 }
 
 impl Core {
