@@ -137,14 +137,22 @@ impl<A: Record, B: Record> Record for (A, B) {
     }
 }
 
+/// The array of these elements.
+fn save_all<'a, T: Record + 'a>(
+    elements: impl IntoIterator<Item = &'a T>,
+    to: &mut Saver<'a>,
+) -> Value {
+    let mut array = Vec::new();
+    for element in elements {
+        add(&mut array, element.save(to));
+    }
+    Value::Array(array)
+}
+
 impl<T: Record, const N: usize> Record for [T; N] {
     #[inline(never)]
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let mut array = Vec::new();
-        for element in self {
-            add(&mut array, element.save(to));
-        }
-        Value::Array(array)
+        save_all(self, to)
     }
 
     #[inline(never)]
@@ -165,11 +173,7 @@ macro_rules! elements {
 
             #[inline(never)]
             fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-                let mut array = Vec::new();
-                for element in self {
-                    add(&mut array, element.save(to));
-                }
-                Value::Array(array)
+                save_all(self, to)
             }
 
             #[inline(never)]

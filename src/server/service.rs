@@ -263,7 +263,8 @@ pub trait Service {
         false
     }
 
-    /// The program is about to replace itself. The calls that do not [pass](Service::carries_calls) were answered with 503. Complete what is half done.
+    /// Completes what is half done: the program is about to replace itself. The calls that do not [pass](Service::carries_calls) were
+    /// answered with 503.
     fn make_portable(&mut self, ctx: &mut Context) {
         let _ = ctx;
     }

@@ -6,6 +6,8 @@
 //! the bytes that the records refer to, by their position from here
 //! ```
 //!
+//! A record is one JSON value. That of the clients is a value per client, each on a line of its own.
+//!
 //! A reader skips records whose name it does not know, unless the header says `"needed":true`. It refuses another format. For a
 //! rehearsal, the bytes are left out, and no descriptor is passed on.
 

@@ -262,7 +262,7 @@ impl Record for State {
 
     fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
         let mut fields = Fields::of(value)?;
-        if fields.take("broken", from) == Ok(Some(true)) {
+        if let Some(true) = fields.take("broken", from)? {
             return Ok(Self::Broken);
         }
         Ok(match fields.take("body", from)? {

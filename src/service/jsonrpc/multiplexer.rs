@@ -70,7 +70,7 @@ impl<R: Record> State for Pending<R> {
     }
 }
 
-/// Without a time limit.
+/// Requests that are restored have no time limit.
 impl<R: Record> Record for Pending<R> {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         State::save(self, to)
