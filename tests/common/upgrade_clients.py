@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 
 import peers
+from mcp_http import Connection, Session, post, stateless, text_of, tool
 
 PATIENCE = 120
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
@@ -85,8 +86,10 @@ async def main():
 asyncio.run(main())
 """
 
-COUNTER = "stty raw -echo; n=0; while [ ! -e $1 ]; do n=$((n + 1)); echo $n; sleep 0.2; done; exit 7"
-FLOOD = "stty raw -echo; n=0; while [ ! -e $1 ]; do n=$((n + 1)); echo $n; done; exit 7"
+# Each begins when its reader is there.
+COUNTER = "stty raw -echo; read -rn1; n=0; while [ ! -e $1 ]; do n=$((n + 1)); echo $n; read -rt 0.2; done; exit 7"
+# `seq` writes whole blocks, so the reader is what is slow, and the processor is left to the server.
+FLOOD = "stty raw -echo; read -rn1; n=1; while [ ! -e $1 ]; do seq $n $((n + 9999)); n=$((n + 10000)); done; exit 7"
 
 
 class Link:
@@ -99,7 +102,8 @@ class Link:
     async def open(cls, port, path, tls=None):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16, ssl=tls)
         writer.write(peers.upgrade(path))
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+        async with asyncio.timeout(PATIENCE):
+            head = await reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 101 "), head
         return cls(reader, writer, head.decode())
 
@@ -109,10 +113,11 @@ class Link:
     async def receive(self):
         """Returns the opcode and the payload of the next message. Answers PINGs."""
         while True:
-            first, length = await asyncio.wait_for(self.reader.readexactly(2), PATIENCE)
-            if length >= 126:
-                length = int.from_bytes(await self.reader.readexactly(2 if length == 126 else 8))
-            payload = await asyncio.wait_for(self.reader.readexactly(length), PATIENCE)
+            async with asyncio.timeout(PATIENCE):
+                first, length = await self.reader.readexactly(2)
+                if length >= 126:
+                    length = int.from_bytes(await self.reader.readexactly(2 if length == 126 else 8))
+                payload = await self.reader.readexactly(length)
             if first & 15 == PING:
                 self.send(payload, PONG)
             else:
@@ -153,8 +158,8 @@ class AgentClient:
 
 
 def message(name, number):
-    """A message of up to 20 KiB that says which one it is."""
-    length = random.Random(name * 1_000_003 + number).choice([0, 5, 200, 200, 3000, 20_000])
+    """A message of up to 20 kB that says which one it is."""
+    length = (0, 5, 200, 200, 3000, 20_000, 200)[(3 * name + number) % 7]
     return b"%d %d " % (name, number) + b"x" * length
 
 
@@ -162,7 +167,7 @@ class Load:
     def __init__(self, port, tls_port, tls, ending):
         self.port, self.tls_port, self.tls, self.ending = port, tls_port, tls, ending
         self.over = asyncio.Event()
-        self.messages = self.bytes = self.cuts = self.turns = self.restarts = 0
+        self.ready = self.messages = self.bytes = self.cuts = self.turns = self.restarts = 0
         self.running_turns = 0
         self.slowest = 0.0
 
@@ -174,6 +179,7 @@ class Load:
     async def plain(self, name, path="/echo"):
         """Exchanges numbered messages. Programs send each one back with its number."""
         link = await Link.open(self.port, path)
+        self.ready += 1
         opcode = BINARY if path == "/echo" else TEXT
         sent = received = 0
         while not self.over.is_set() or received < sent:
@@ -195,9 +201,9 @@ class Load:
     async def resumable(self, name, tls=None):
         """Comes back after cuts of its own, and over TLS after those of upgrades."""
         sent = received = 0
-        query = "resume=new"
+        link = await self.dial("/echo?resume=new", tls)
+        self.ready += 1
         while True:
-            link = await self.dial(f"/echo?{query}", tls)
             token, _, count = re.search(r"Outrigger-Resume: (\S+?)(; received=(\d+))?\r\n", link.head).groups()
             # What the server has not taken is sent again.
             for number in range(int(count or 0), sent):
@@ -222,7 +228,7 @@ class Load:
                 assert tls, f"{name}: the server has ended the connection: {error}"
                 self.restarts += 1
             link.writer.transport.abort()
-            query = f"resume={token}&received={received}"
+            link = await self.dial(f"/echo?resume={token}&received={received}", tls)
 
     async def dial(self, path, tls):
         """Connects. A handshake over TLS that an upgrade ends is repeated."""
@@ -235,8 +241,9 @@ class Load:
 
     async def over_tls(self, name):
         """Exchanges numbered messages until an upgrade ends the connection with 1012, and then begins anew."""
-        while not self.over.is_set():
-            link = await self.dial("/echo", self.tls)
+        link = await self.dial("/echo", self.tls)
+        self.ready += 1
+        while True:
             for number in range(1 << 30):
                 link.send(message(name, number))
                 opcode, payload = await link.receive()
@@ -247,9 +254,11 @@ class Load:
                 assert (opcode, payload) == (BINARY, message(name, number)), (name, number, opcode, payload[:40])
                 self.messages += 1
                 if self.over.is_set():
-                    break
+                    link.writer.transport.abort()
+                    return
                 await asyncio.sleep(random.random() / 5)
             link.writer.transport.abort()
+            link = await self.dial("/echo", self.tls)
 
     async def agent(self, name):
         """Has a turn run at any time. Every fifth client is observed. Those with an even number are another kind of client."""
@@ -261,6 +270,7 @@ class Load:
         if name % 5 == 0:
             observer = await AgentClient.open(self.port, capabilities)
             await observer.ask("session/attach", {"sessionId": session, "_meta": {"outrigger": {"watchToken": token}}})
+        self.ready += 1
         number = 0
         while not self.over.is_set():
             words = [f"{name}-{number}-{word}" for word in range(random.randrange(5, 60))]
@@ -305,6 +315,8 @@ class Load:
         process = await asyncio.to_thread(call, self.port, "POST", "/process/spawn", body)
         path = f"/process/{process['process_id']}"
         link = await Link.open(self.port, f"{path}/attach")
+        link.send(b"x")
+        self.ready += 1
         expected, rest, exited = 1, b"", None
         while True:
             opcode, payload = await link.receive()
@@ -322,13 +334,14 @@ class Load:
                     expected += 1
                 self.bytes += len(payload)
             if floods and not self.over.is_set():
-                await asyncio.sleep(random.random() / 50)
+                await asyncio.sleep(random.random() / 2)
         assert (exited, int.from_bytes(payload[:2])) == (7, 1000), (exited, payload)
         status = await asyncio.to_thread(call, self.port, "GET", f"{path}/status")
         assert status["exit_code"] == 7, status
 
     async def bystander(self):
         link = await Link.open(self.port, "/echo")
+        self.ready += 1
         while not self.over.is_set():
             before = time.perf_counter()
             link.send(b"hello")
@@ -336,6 +349,38 @@ class Load:
             self.slowest = max(self.slowest, time.perf_counter() - before)
             await asyncio.sleep(0.005)
         link.writer.close()
+
+
+def mcp_calls(pipe, port, in_sessions, count):
+    """Has `count` calls wait at an MCP server at any time, until the pipe says that the load is over. Each call gets progress before and
+    after it has waited, and then its answer. Returns the number of calls."""
+    fields = {"Authorization": f"Bearer {peers.TOKEN}"}
+    sessions = [Session(port, fields) for _ in range(count)] if in_sessions else []
+    connections = [session.connection for session in sessions] or [Connection(port) for _ in range(count)]
+    helper = Session(port, fields) if in_sessions else Connection(port)
+    calls = 0
+    while calls == 0 or not pipe.poll():
+        waiting = []
+        for number, connection in enumerate(connections):
+            its_fields, request = stateless("tools/call", {"name": "wait", "arguments": {}}, id=1, token=calls + number)
+            if sessions:
+                its_fields = sessions[number].fields
+                request["params"]["_meta"] = {"progressToken": calls + number}
+            assert post(connection, {**fields, **its_fields}, request) == 200
+            waiting.append(connection.messages())
+        seen = [[next(messages)] for messages in waiting]
+        if calls == 0:
+            pipe.send(("ready", None))
+        time.sleep(random.random())
+        status, messages = helper.tool("late") if sessions else tool(helper, "late", extra=fields)
+        assert (status, text_of(messages[-1])) == (200, "done"), messages
+        for number, messages in enumerate(waiting):
+            *progress, answer = seen[number] + list(messages)
+            expected = [{"progressToken": calls + number, "progress": step} for step in (0, 1)]
+            assert [message["params"] for message in progress] == expected, (expected, progress)
+            assert (answer["id"], text_of(answer)) == (1, "late"), answer
+        calls += count
+    return calls
 
 
 def call(port, method, path, body=None):

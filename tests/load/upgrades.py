@@ -10,6 +10,7 @@ env:   OUTRIGGER=target/release/outrigger
 * resumable=200: clients of echo that are cut at random times;
 * terminals=100: print numbers, a fifth of them as fast as they can to readers that read slowly, and exit at the end;
 * agents=50: clients of two kinds, each with a turn that runs at any time; a fifth of the sessions have an observer;
+* mcp=50: calls of an MCP server that wait at any time, half of them in sessions and half in the pool;
 * pipes=20: clients with a program of their own;
 * tls=20: clients over TLS, half of them resumable. The others get 1012 and connect again;
 * a bystander measures its echo, and the server how long it stood still.
@@ -26,9 +27,10 @@ import threading
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "common"))
 import peers  # noqa: E402
 import tls_peers  # noqa: E402
-from upgrade_clients import AGENT, APP, PATIENCE, PIPE, PYTHON, Load, call  # noqa: E402
+from mcp_http import SERVER as MCP_SERVER  # noqa: E402
+from upgrade_clients import AGENT, APP, PATIENCE, PIPE, PYTHON, Load, call, mcp_calls  # noqa: E402
 
-COUNTS = {"upgrades": 100, "plain": 1000, "resumable": 200, "terminals": 100, "agents": 50, "pipes": 20, "tls": 20}
+COUNTS = {"upgrades": 100, "plain": 1000, "resumable": 200, "terminals": 100, "agents": 50, "mcp": 50, "pipes": 20, "tls": 20}
 OUTRIGGER = os.environ.get("OUTRIGGER", "target/release/outrigger")
 PAUSE = 0.1  # seconds between two upgrades
 
@@ -46,14 +48,20 @@ def clients(load, counts):
         *several(counts["pipes"], lambda name: load.plain(name, "/pipe")),
         *several(counts["tls"] // 2, lambda name: load.resumable(name, load.tls)),
         *several(counts["tls"] - counts["tls"] // 2, load.over_tls),
-        # The clients of an MCP server follow here: calls in sessions and in the pool.
         load.bystander(),
     ]
 
 
-async def run(server, load, counts):
+async def run(server, load, counts, mcp_clients):
     tasks = [asyncio.create_task(client) for client in clients(load, counts)]
-    await asyncio.sleep(5)
+    for client in mcp_clients:
+        await asyncio.to_thread(client.hear)
+    async with asyncio.timeout(PATIENCE):
+        while load.ready < len(tasks):
+            await asyncio.sleep(0.1)
+            for task in tasks:
+                if task.done():
+                    task.result()
     children = sorted(server.children())
     pauses, total = [], dict.fromkeys(("cut", "closed"), 0)
     memory = descriptors = None
@@ -73,21 +81,25 @@ async def run(server, load, counts):
     assert sorted(server.children()) == children, "a process has ended"
     grown, opened = server.memory("VmRSS") - memory, server.descriptors() - descriptors
     load.end()
-    await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)
+    for client in mcp_clients:
+        client.pipe.send("over")
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(*tasks)
+        mcp_calls = sum([await asyncio.to_thread(client.hear) for client in mcp_clients])
     # Nobody but the clients over TLS may be closed or cut.
     assert total["closed"] + total["cut"] <= counts["tls"] * counts["upgrades"], total
     assert load.restarts >= total["closed"], (load.restarts, total)
-    report(counts, load, pauses, fewest_turns)
+    report(counts, load, mcp_calls, pauses, fewest_turns)
     print(f"  between the first upgrade and the last: memory {grown / 1e6:+.1f} MB, descriptors {opened:+d}")
 
 
-def report(counts, load, pauses, fewest_turns):
+def report(counts, load, mcp_calls, pauses, fewest_turns):
     pauses.sort()
     numbers = ", ".join(f"{name}={number}" for name, number in counts.items())
     print(
         f"upgrades: {numbers}\n"
-        f"  {load.messages} messages, {load.bytes / 1e6:.0f} MB of output, {load.turns} turns, and at least {fewest_turns} at each "
-        f"upgrade: 0 lost, doubled or out of order; {load.cuts} cuts, {load.restarts} returns over TLS\n"
+        f"  {load.messages} messages, {load.bytes / 1e6:.0f} MB of output, {mcp_calls} MCP calls, {load.turns} turns, and at least "
+        f"{fewest_turns} at each upgrade: 0 lost, doubled or out of order; {load.cuts} cuts, {load.restarts} returns over TLS\n"
         f"  pause p50 {statistics.median(pauses):.1f} ms, p99 {pauses[len(pauses) * 99 // 100]:.1f} ms, "
         f"max {pauses[-1]:.1f} ms; the longest echo of a bystander {load.slowest * 1e3:.0f} ms"
     )
@@ -107,12 +119,13 @@ def main():
     counts = {**COUNTS, **{name: int(number) for name, number in (part.split("=") for part in sys.argv[1:])}}
     assert counts.keys() == COUNTS.keys(), f"unknown: {counts.keys() - COUNTS.keys()}"
     expected = sum(counts.values())
-    peers.descriptors_for(expected + 3 * counts["terminals"])
+    peers.prepare()
     routes = {
         "/process": {"processes": {"max-processes": counts["terminals"] + 1}},
         "/app": {"app": {"command": [*PYTHON, APP]}},
         "/pipe": {"pipe": {"command": [*PYTHON, PIPE]}},
         "/agent": {"agent": {"command": [*PYTHON, AGENT]}},
+        "/mcp": {"mcp": {"command": MCP_SERVER, "share": "all"}},
     }
     options = ["--allow-upgrade", "--max-clients", str(2 * expected + 100), "--log", "warn"]
     options += ["--listen", "plain:127.0.0.1:0", "--listen", "tls:127.0.0.1:0"]
@@ -121,7 +134,9 @@ def main():
         options += certificates.options()
         with peers.serving(OUTRIGGER, routes, options) as server:
             load = Load(server.port, port_of_tls(server), certificates.context(), os.path.join(server.files.name, "end"))
-            asyncio.run(run(server, load, counts))
+            halves = [(True, counts["mcp"] // 2), (False, counts["mcp"] - counts["mcp"] // 2)]
+            mcp_clients = [peers.Worker(mcp_calls, server.port, *half) for half in halves]
+            asyncio.run(run(server, load, counts, mcp_clients))
             log = server.log().decode()
         assert "ERROR" not in log, log[-2000:]
 
