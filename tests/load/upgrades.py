@@ -17,6 +17,7 @@ env:   OUTRIGGER=target/release/outrigger
 """
 
 import asyncio
+import logging
 import os
 import re
 import statistics
@@ -50,6 +51,10 @@ def clients(load, counts):
         *several(counts["tls"] - counts["tls"] // 2, load.over_tls),
         load.bystander(),
     ]
+
+
+# It warns of what is written to connections over TLS that an upgrade has ended.
+logging.getLogger("asyncio").setLevel(logging.ERROR)
 
 
 async def run(server, load, counts, mcp_clients):

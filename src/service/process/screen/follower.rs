@@ -1,8 +1,9 @@
 //! Follows the output of a program on a terminal, so that its screen is known when somebody asks.
 //!
 //! Output is laid out as late as possible, so a screen costs little while nobody asks for it. [`Skimmer`] looks for output that changes
-//! nothing but the line of the cursor, and the color: text, line ends and colors. When there is much of it, the part that has scrolled away is skipped, and the rest waits until somebody
-//! asks. The result is the same as if everything had been laid out at once, which the tests and the fuzzer check.
+//! nothing but the line of the cursor, and the color: text, line ends and colors. When there is much of it, the part that has scrolled
+//! away is skipped, and the rest waits until somebody asks. The result is the same as if everything had been laid out at once, which
+//! the tests and the fuzzer check.
 
 use serde_json::Value;
 
@@ -178,7 +179,8 @@ impl Follower {
         self.screen.resize(size);
     }
 
-    /// Prepares [`Follower::save`]. `is_resized` says whether the terminal has had another size.
+    /// Prepares [`Follower::save`]. `is_resized` says whether the terminal has had another size. Output that is not laid out is left to
+    /// the next program, for nobody waits there.
     pub(crate) fn make_portable(&mut self, output: &Scrollback, is_resized: bool) {
         let limit = PENDING_PLAIN.min(output.capacity() / 2);
         let is_short = output.start() == 0 && output.end() < limit as u64;
@@ -186,7 +188,7 @@ impl Follower {
             // The next program can lay all output out again, if somebody asks.
             _ if is_short && !is_resized => (String::new(), 0),
             Some(prologue) => (prologue.clone(), self.laid),
-            None => self.rebuild(output, self.history),
+            None => self.rebuild_laid(self.history),
         });
     }
 
@@ -223,10 +225,13 @@ impl Follower {
     /// start of a sequence or character that is incomplete.
     pub(crate) fn rebuild(&mut self, output: &Scrollback, above: usize) -> (String, u64) {
         self.lay_out(output);
-        (
-            self.screen.rebuild(above),
-            self.laid - self.rest.len() as u64,
-        )
+        self.rebuild_laid(above)
+    }
+
+    /// The same for the output that is laid out by now.
+    fn rebuild_laid(&self, above: usize) -> (String, u64) {
+        let rebuild = self.screen.rebuild(above);
+        (rebuild, self.laid - self.rest.len() as u64)
     }
 
     /// The screen with all output.
