@@ -335,6 +335,14 @@ impl Fields {
         self.failure.take().unwrap_or_else(missing)
     }
 
+    /// Reads a field into its place. Notes the error if that fails, as [`Fields::next`].
+    #[inline(never)]
+    pub(crate) fn set<T: Record>(&mut self, name: &str, place: &mut T, from: &mut Loader) {
+        if let Some(value) = self.next(name, from) {
+            *place = value;
+        }
+    }
+
     /// Continues a value with a field. Without the field, the value stays as it is.
     pub(crate) fn load<T: State>(
         &mut self,
@@ -347,6 +355,12 @@ impl Fields {
             return Ok(());
         }
         into.load(value, from).map_err(|error| error.inside(name))
+    }
+
+    /// Fails with the first error that was noted.
+    #[inline(never)]
+    pub(crate) fn end(self) -> Result<(), RecordError> {
+        self.failure.map_or(Ok(()), Err)
     }
 
     #[inline(never)]
@@ -579,13 +593,13 @@ macro_rules! state {
         $crate::record::state!(@load $self $record $from [$($all)* $field] $($rest)*)
     }};
     (@load $self:ident $record:ident $from:ident [$($all:ident)*] $field:ident, $($rest:tt)*) => {{
-        $self.$field = $record.take(stringify!($field), $from)?;
+        $record.set(stringify!($field), &mut $self.$field, $from);
         $crate::record::state!(@load $self $record $from [$($all)* $field] $($rest)*)
     }};
     (@load $self:ident $record:ident $from:ident [$($all:ident)*]) => {{
         // A pattern without `..` names every field, so a new one that is not in the list does not compile.
         let Self { $($all: _,)* } = $self;
-        Ok(())
+        $record.end()
     }};
 }
 

@@ -297,19 +297,19 @@ impl State for Pool {
         for (slot, value) in self.slots.iter_mut().zip(slots) {
             slot.load(value, from)?;
         }
-        self.support = fields.take("support", from)?;
+        fields.set("support", &mut self.support, from);
         fields.load("requests", &mut self.requests, from)?;
-        self.ids = fields.take("ids", from)?;
-        self.tools = fields.take("tools", from)?;
-        self.versions = fields.take("versions", from)?;
-        self.listing = fields.take("listing", from)?;
-        self.held = fields.take("held", from)?;
-        self.probe_timer = fields.take("probe_timer", from)?;
-        self.states = fields.take("states", from)?;
-        self.waiting = fields.take("waiting", from)?;
-        self.is_probed = fields.take("is_probed", from)?;
-        self.last_used = fields.take("last_used", from)?;
-        Ok(())
+        fields.set("ids", &mut self.ids, from);
+        fields.set("tools", &mut self.tools, from);
+        fields.set("versions", &mut self.versions, from);
+        fields.set("listing", &mut self.listing, from);
+        fields.set("held", &mut self.held, from);
+        fields.set("probe_timer", &mut self.probe_timer, from);
+        fields.set("states", &mut self.states, from);
+        fields.set("waiting", &mut self.waiting, from);
+        fields.set("is_probed", &mut self.is_probed, from);
+        fields.set("last_used", &mut self.last_used, from);
+        fields.end()
     }
 }
 
