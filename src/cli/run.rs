@@ -195,7 +195,9 @@ fn serve(
     let orphans = server.adopt_orphans()?;
     let manager = ServiceManager::from_env();
     handle_hangup(&mut server, &settings, &manager)?;
-    allow_upgrades(&mut server, &settings, &manager)?;
+    let addresses = server.local_addresses().to_vec();
+    let text = address_text(command, &settings, &addresses);
+    allow_upgrades(&mut server, &settings, &text, &manager)?;
     let started = match passed {
         Some(passed) => server.continue_service(passed),
         None => server.start(),
@@ -205,7 +207,10 @@ fn serve(
         return Err(error.into());
     }
     if started.is_ok() {
-        let announcement = announce(command, &settings, server.local_addresses())?;
+        let announcement = announce(command, &settings, &addresses)?;
+        if text != settings.printed {
+            tell(command, &settings, &text);
+        }
         server.drop_when_stopping((announcement, manager.until_stopping()));
         manager.ready();
     }
@@ -220,10 +225,12 @@ fn serve(
     })
 }
 
-/// Makes SIGUSR2 and `POST /upgrade` replace the program by the one that is then at its path.
+/// Makes SIGUSR2 and `POST /upgrade` replace the program by the one that is then at its path. `printed` are the lines with the
+/// addresses of the server.
 fn allow_upgrades(
     server: &mut Server<Routes>,
     settings: &Settings,
+    printed: &str,
     manager: &ServiceManager,
 ) -> Result<(), Failure> {
     if !cfg!(target_os = "linux") {
@@ -235,7 +242,7 @@ fn allow_upgrades(
         None => programs::own_path()?,
     };
     let successor = Successor::new(program, std::env::args_os())
-        .with_extra(settings.pass_on())
+        .with_extra(settings.pass_on(printed))
         .over_tcp(settings.has("allow-upgrade"))
         // The next program says that it is ready.
         .with_farewell(move || std::mem::forget(before.reloading()))
@@ -314,62 +321,73 @@ fn take_sockets(
     Ok(listen)
 }
 
-/// Tells clients where the server listens: in the file of `--announce` and on standard output.
+/// Writes the file of `--announce`.
 fn announce(
     command: &'static Command,
     settings: &Settings,
     addresses: &[ListenAddress],
 ) -> Result<Option<Announcement>, Failure> {
-    let base = &settings.server.base_path;
-    let services = settings.services(command);
-    let endpoints: Vec<Served<'_>> = services
-        .iter()
-        .map(|(command, own)| Served {
-            command,
-            path: format!("{base}{}", own.endpoint(command).path()),
-            page: route_page(command, own),
-        })
-        .collect();
-    let announcement = match (
+    let endpoints = endpoints(command, settings);
+    let (Some(name), Some(address), Some(Served { path, .. })) = (
         &settings.announce.file,
         addresses.first(),
         endpoints.first(),
-    ) {
-        (Some(name), Some(address), Some(Served { path, .. })) => {
-            let tokens = &settings.server.access.tokens;
-            if tokens.only().is_none() && !tokens.is_empty() {
-                log::warn!(
-                    "--announce: authToken is null: there are several tokens, or only the digest is known"
-                );
-            }
-            // An app without a program belongs to the editor that has started it.
-            let parent =
-                rustix::process::getppid().filter(|_| is_part_of_its_parent(command, settings));
-            let parent = parent.and_then(|parent| parent.as_raw_nonzero().get().try_into().ok());
-            let content = AnnouncementContent {
-                pid: settings.announce.pid.or(parent),
-                address,
-                path,
-                token: tokens.only(),
-                extra: &settings.announce.extra,
-            };
-            Some(Announcement::write(name, &content)?)
-        }
-        _ => None,
+    ) else {
+        return Ok(None);
     };
+    let tokens = &settings.server.access.tokens;
+    if tokens.only().is_none() && !tokens.is_empty() {
+        log::warn!(
+            "--announce: authToken is null: there are several tokens, or only the digest is known"
+        );
+    }
+    // An app without a program belongs to the editor that has started it.
+    let parent = rustix::process::getppid().filter(|_| is_part_of_its_parent(command, settings));
+    let parent = parent.and_then(|parent| parent.as_raw_nonzero().get().try_into().ok());
+    let content = AnnouncementContent {
+        pid: settings.announce.pid.or(parent),
+        address,
+        path,
+        token: tokens.only(),
+        extra: &settings.announce.extra,
+    };
+    Ok(Some(Announcement::write(name, &content)?))
+}
+
+/// Where the services are found.
+fn endpoints<'a>(command: &'static Command, settings: &'a Settings) -> Vec<Served<'a>> {
+    let base = &settings.server.base_path;
+    let services = settings.services(command).into_iter();
+    let served = services.map(|(command, own)| Served {
+        command,
+        path: format!("{base}{}", own.endpoint(command).path()),
+        page: route_page(command, own),
+    });
+    served.collect()
+}
+
+/// The lines that tell where the server listens.
+fn address_text(
+    command: &'static Command,
+    settings: &Settings,
+    addresses: &[ListenAddress],
+) -> String {
     let reached: Vec<ListenAddress> = addresses.iter().flat_map(reached_at).collect();
-    let text = if command.is_demo() {
+    if command.is_demo() {
         demo_text(settings, &reached)
     } else {
-        address_lines(command, settings, &reached, &endpoints)
-    };
+        address_lines(command, settings, &reached, &endpoints(command, settings))
+    }
+}
+
+/// Prints where the server listens.
+fn tell(command: &Command, settings: &Settings, text: &str) {
     // Standard output is for events alone.
     if is_part_of_its_parent(command, settings) {
-        logging::write_line(&text);
+        logging::write_line(text);
     } else {
-        print_within(&text, PRINT_TIMEOUT);
+        print_within(text, PRINT_TIMEOUT);
     }
-    Ok(announcement)
 }
 
 /// Whether the server is an app without a program: it exchanges events and commands with the program that has started it.

@@ -16,6 +16,8 @@ use super::logging::LogFormat;
 use super::programs;
 #[cfg(feature = "tls")]
 use super::tls::TlsFlags;
+#[cfg(feature = "tls")]
+use crate::TlsIdentity;
 #[cfg(feature = "deflate")]
 use crate::protocol::deflate::DeflateConfig;
 use crate::service::{
@@ -43,6 +45,8 @@ pub(crate) struct Settings {
     pub(crate) oauth_resource: Option<PathBuf>,
     /// Whether the server generated its token and therefore prints it.
     pub(crate) token_is_generated: bool,
+    /// The lines with addresses that the program before this one has printed.
+    pub(crate) printed: String,
     /// The program that replaces this one in an upgrade, if it is not at the path of this one.
     pub(crate) upgrade_program: Option<PathBuf>,
     /// How to compress messages, if `--deflate` is given.
@@ -123,6 +127,7 @@ impl Settings {
             token_file: None,
             oauth_resource: None,
             token_is_generated: false,
+            printed: String::new(),
             upgrade_program: None,
             #[cfg(feature = "deflate")]
             deflate: DeflateConfig::default(),
@@ -204,10 +209,15 @@ impl Settings {
         token.filter(|_| self.token_is_generated)
     }
 
-    /// What passes to the program that replaces this one: the generated token, because clients have it.
-    pub(crate) fn pass_on(&self) -> Value {
+    /// What passes to the program that replaces this one: the token and the certificate that the server generated, because clients
+    /// have them, and the lines that it has printed.
+    pub(crate) fn pass_on(&self, printed: &str) -> Value {
         let token = self.generated_token().map(Token::reveal);
-        json!({"token": token})
+        #[cfg(feature = "tls")]
+        let certificate = self.pass_on_certificate();
+        #[cfg(not(feature = "tls"))]
+        let certificate = Value::Null;
+        json!({"token": token, "certificate": certificate, "printed": printed})
     }
 
     /// Takes over what another program has passed on.
@@ -216,6 +226,11 @@ impl Settings {
         if let Some(token) = token.filter(|_| self.token_is_generated) {
             self.server.access.tokens = token.into();
         }
+        #[cfg(feature = "tls")]
+        {
+            self.tls.passed = TlsIdentity::passed(&passed["certificate"]);
+        }
+        self.printed = passed["printed"].as_str().unwrap_or_default().to_owned();
     }
 
     /// The services to run, each with its settings: the routes, or the command itself.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::OFlags;
+use serde_json::Value;
 
 use super::announce::{own_names, reached_at};
 use super::settings::{ListenFlag, Settings};
@@ -23,6 +24,8 @@ pub(crate) struct TlsFlags {
     pub(crate) dir: Option<PathBuf>,
     pub(crate) client_ca: Option<PathBuf>,
     pub(crate) client_auth: bool,
+    /// The self-signed certificate of the program before this one.
+    pub(super) passed: Option<TlsIdentity>,
 }
 
 /// The maximum size of a file of certificates.
@@ -55,6 +58,13 @@ impl TlsFlags {
 }
 
 impl Settings {
+    /// The self-signed certificate that is kept nowhere else.
+    pub(super) fn pass_on_certificate(&self) -> Option<Value> {
+        let is_kept = !self.tls.self_signed || self.tls.dir.is_some();
+        let tls = self.server.tls.as_ref().filter(|_| !is_kept)?;
+        Some(tls.identity().pass_on())
+    }
+
     /// Whether connections to an address use TLS.
     pub(super) fn uses_tls(&self, listen: &ListenFlag) -> bool {
         match listen {
@@ -64,7 +74,7 @@ impl Settings {
     }
 
     /// Loads the certificates, if TLS is on. A self-signed certificate that is not kept in a directory is reused from
-    /// `present`.
+    /// `present`, or from the program before this one.
     ///
     /// # Errors
     ///
@@ -114,6 +124,7 @@ impl Settings {
         let lasts = |identity: &TlsIdentity| identity.not_after() > now + RENEWAL;
         let create = || TlsIdentity::self_signed(&self.certificate_names());
         let Some(dir) = &self.tls.dir else {
+            let present = present.or(self.tls.passed.as_ref());
             return match present.filter(|present| lasts(present)) {
                 Some(present) => Ok(present.clone()),
                 None => Ok(create()?.0),

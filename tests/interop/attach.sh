@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Uses vim and htop behind Outrigger through `outrigger attach` in tmux: a new size, a cut in the middle, and the screen after it.
+# Uses vim and htop behind Outrigger through `outrigger attach` in tmux: a new size, a cut in the middle, an upgrade of the server, and
+# the screen after each.
 # Then kills attach with -9: the process runs on, and `stty sane` repairs the screen.
 #
 # usage: tests/interop/attach.sh
@@ -41,8 +42,17 @@ hidden() { eventually has_not "$1"; }
 keys() { "${tmux[@]}" send-keys "$@"; }
 cut_off() { kill -USR1 "$cutter"; }
 reconnect() { kill -USR2 "$cutter"; }
+upgrades() { grep -c 'upgraded from version' "$work/log" || true; }
+# Replaces the program of the server by itself.
+upgrade() {
+  local before
+  before=$(upgrades)
+  kill -USR2 "${pids[0]}"
+  is_upgraded() { [ "$(upgrades)" -gt "$before" ]; }
+  eventually is_upgraded
+}
 
-"$outrigger" processes --no-auth --listen 127.0.0.1:0 --log warn >"$work/out" &
+"$outrigger" processes --no-auth --listen 127.0.0.1:0 --log info >"$work/out" 2>"$work/log" &
 pids+=($!)
 eventually grep -q ws:// "$work/out"
 port=$(sed -n 's/.*ws:..127.0.0.1:\([0-9]*\).*/\1/p' "$work/out")
@@ -85,6 +95,8 @@ reconnect
 # The program draws its screen again, as it was.
 is_as_before() { [ "$before" = "$(screen)" ]; }
 eventually is_as_before
+upgrade
+[ "$before" = "$(screen)" ] || fail "vim has changed with an upgrade"
 cut_off
 shown 'outrigger: connection lost; trying again'
 keys 'A four' Escape ':wq' Enter
@@ -92,7 +104,7 @@ reconnect
 shown '^remote\$'
 keys 'cat hello.txt' Enter
 shown '^one two three four$'
-echo "  vim is the same after a new size and two cuts"
+echo "  vim is the same after a new size, two cuts and an upgrade"
 
 # htop redraws by itself, in colors and with the new size.
 keys 'clear; htop -d 5' Enter
@@ -103,12 +115,17 @@ shown 'outrigger: connection lost; trying again'
 reconnect
 hidden 'outrigger:'
 shown 'F10'
+# In tree view, which htop draws only once the key has arrived.
+upgrade
+keys t
+shown '(├|└|`)─'
+if has 'outrigger:'; then fail "an upgrade has cut the connection"; fi
 "${tmux[@]}" resize-window -x 110 -y 32
 shown 'PID.*USER'
 [ "$(screen | grep -c 'F10')" = 1 ] || fail "htop has drawn its last row twice"
 keys q
 shown '^remote\$'
-echo "  htop is redrawn after a cut and a new size"
+echo "  htop is redrawn after a cut and a new size, and takes keys after an upgrade"
 
 # A killed client: the process runs on.
 keys 'clear; echo $$ is here' Enter

@@ -1,4 +1,5 @@
-// The terminal page in headless Chromium, when its connection is cut, the network is dead, the page is reloaded, or the server restarts.
+// The terminal page in headless Chromium, when its connection is cut, the network is dead, the page is reloaded, or the server restarts or
+// is upgraded.
 //
 // usage: OUTRIGGER=... NODE_PATH=... node tests/interop/web_cuts.js [PART...]      all parts by default
 // env:   see web_page.js
@@ -219,6 +220,42 @@ os.read(0, 1)
     await shell.close();
     other.stop();
     await terminal.stop();
+  },
+
+  /** The server replaces its program while vim is open, and while output flows: the page is not even cut. */
+  async upgrade(browser) {
+    const { printer, expected } = numbers();
+    const server = await bash("--allow-upgrade", "--env", `PRINTER=${printer}`);
+    const cutter = new Cutter();
+    const port = await cutter.start(server.port);
+    const page = await Page.open(browser, `http://127.0.0.1:${port}${server.path}#token=${TOKEN}`);
+    await page.shows("\n$");
+    await page.type("vim -u NONE -N\n");
+    await page.shows("~\n~");
+    await page.type("ibefore");
+    await page.shows("\nbefore");
+    await page.shot("before-upgrade");
+    assert.deepEqual((await call(server, "/upgrade", {})).closed, 0);
+    await page.shot("after-upgrade");
+    await page.type(" and after");
+    await page.shows("\nbefore and after");
+    await page.press("Escape");
+    await page.type(":q!\n");
+    await page.shows("$ vim -u NONE -N\n$");
+    await page.type("python3 $PRINTER\n");
+    await page.shows("\nready");
+    await page.record();
+    await page.press("g");
+    for (let upgrade = 1; upgrade <= 5; upgrade++) {
+      await page.page.waitForFunction((least) => globalThis.outputBytes >= least, upgrade * expected.length / 6);
+      await call(server, "/upgrade", {});
+    }
+    await page.shows("\nend");
+    assert.equal(sha256(await page.recorded()), sha256(expected));
+    assert.equal(cutter.upgrades, 1, "one WebSocket");
+    await page.close();
+    cutter.stop();
+    await server.stop();
   },
 
   /** The server restarts and ends the terminal: the page begins a new one by itself when the server is back. */

@@ -23,7 +23,6 @@ import re
 import statistics
 import sys
 import tempfile
-import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "common"))
 import peers  # noqa: E402
@@ -111,12 +110,11 @@ def report(counts, load, mcp_calls, pauses, fewest_turns):
 
 
 def port_of_tls(server):
-    """The port for TLS. The lines that follow are read, because each upgrade writes them again."""
+    """The port for TLS."""
     line = b""
     while b" wss://" not in line:
         line = server.process.stdout.readline()
         assert line, server.log()
-    threading.Thread(target=server.process.stdout.read, daemon=True).start()
     return int(re.search(rb":(\d+)/", line)[1])
 
 

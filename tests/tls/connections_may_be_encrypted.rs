@@ -197,6 +197,35 @@ fn a_self_signed_certificate_is_kept_and_its_fingerprint_is_printed() {
     assert_eq!(lines[0], lines[1]);
 }
 
+/// A connection over TLS cannot pass, so the client comes back to the same certificate.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_upgrade_keeps_a_certificate_that_is_in_no_file_and_clients_come_back() {
+    let mut server = Program::start(&["echo", "--tls-self-signed", "--log", "info"]);
+    let line = server.line();
+    let fingerprint = line.rsplit_once(' ').expect("the fingerprint").1.to_owned();
+    let url = format!("wss://{}/", server.address());
+    let mut log = server.follow_log();
+    let flags = ["--no-json", "--linger", "0s", "--fingerprint"];
+    let args = [&["connect"], &flags[..], &[&fingerprint, &url]].concat();
+    let mut client = Program::spawn_with(Command::new(OUTRIGGER).args(args), Stdio::piped());
+    for round in 0..3 {
+        client.write(&format!("before {round}"));
+        assert_eq!(client.line(), format!("before {round}"));
+        server.signal(Signal::USR2);
+        // Sent while the server may stand still.
+        client.write(&format!("during {round}"));
+        assert_eq!(client.line(), format!("during {round}"));
+        log.expect("upgraded from version");
+        log.expect(" resumed: ");
+    }
+    client.end_input();
+    assert_eq!(client.wait().code(), Some(0));
+    server.signal(Signal::TERM);
+    assert!(server.wait().success());
+    assert_eq!(server.rest(), Vec::<String>::new(), "nothing is printed again");
+}
+
 #[test]
 fn plain_text_on_a_port_for_tls_is_answered_and_a_tls_handshake_on_a_plain_port_is_named() {
     let folder = Folder::new("wrong");

@@ -6,10 +6,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use yasna::models::ObjectIdentifier;
 use yasna::tags::{TAG_GENERALIZEDTIME, TAG_UTCTIME};
@@ -105,6 +107,22 @@ impl TlsIdentity {
         let text = format!("{}{}", certificate.pem(), key.serialize_pem());
         let identity = Self::from_pem(text.as_bytes(), text.as_bytes())?;
         Ok((identity, text))
+    }
+
+    /// The certificates and the key, for the program that replaces this one. It is a secret.
+    pub(crate) fn pass_on(&self) -> Value {
+        let chain = self.chain.iter().map(|one| BASE64_STANDARD.encode(one));
+        let key = BASE64_STANDARD.encode(self.key.secret_der());
+        json!({"chain": chain.collect::<Vec<_>>(), "key": key})
+    }
+
+    /// What [`TlsIdentity::pass_on`] has returned. `None` if it is not valid.
+    pub(crate) fn passed(value: &Value) -> Option<Self> {
+        let decode = |value: &Value| BASE64_STANDARD.decode(value.as_str()?).ok();
+        let chain = value["chain"].as_array()?.iter();
+        let chain: Option<Vec<_>> = chain.map(|one| decode(one).map(Into::into)).collect();
+        let key = PrivateKeyDer::try_from(decode(&value["key"])?).ok()?;
+        Self::new(chain.filter(|chain| !chain.is_empty())?, key).ok()
     }
 
     /// The host names, IP addresses and other names for which the certificate is valid: its subject alternative name (RFC
