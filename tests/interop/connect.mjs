@@ -1,5 +1,6 @@
 // An editor's end of the Agent Client Protocol, written with the SDK, that starts `outrigger connect` as if it were the agent. The
-// agent runs behind `outrigger agent`, and the connection between them is cut 200 times at random points.
+// agent runs behind `outrigger agent`, the connection between them is cut 200 times at random points, and the server replaces its program
+// in the middle of turns.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
@@ -41,16 +42,22 @@ const expected = [];
 let rounds = 0;
 while (proxy.cuts() < CUTS) {
   const text = `${rounds++} ${"x".repeat(random(2000))}`;
-  const { stopReason } = await agent.request(acp.methods.agent.session.prompt, { sessionId, prompt: [{ type: "text", text }] });
+  const turn = agent.request(acp.methods.agent.session.prompt, { sessionId, prompt: [{ type: "text", text }] });
+  if (rounds % 10 === 0) process.kill(server.pid, "SIGUSR2");
+  const { stopReason } = await turn;
   assert.equal(stopReason, "end_turn");
   expected.push(text, `content ${rounds} of /file`);
   assert.equal(asked, rounds);
 }
 assert.deepEqual(updates, expected);
+const headers = { Authorization: `Bearer ${url.searchParams.get("token")}` };
+const metrics = await (await fetch(new URL("/metrics", server.url.replace("ws", "http")), { headers })).text();
+const upgrades = Number(metrics.match(/^outrigger_upgrades_total\S* (\d+)$/m)[1]);
+assert.ok(upgrades > 0);
 editor.stdin.end();
 const [code] = await exited;
 assert.equal(code, 0, said);
 assert.equal(said, "");
 proxy.stop();
 await server.stop();
-console.log(`  the SDK's editor through connect: ${rounds} turns, ${proxy.cuts()} cuts, every update once and in order ok`);
+console.log(`  the SDK's editor through connect: ${rounds} turns, ${proxy.cuts()} cuts, ${upgrades} upgrades, every update once and in order ok`);

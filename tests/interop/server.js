@@ -28,6 +28,7 @@ exports.start = async (command, ...args) => {
   }
   return {
     url,
+    pid: child.pid,
     async stop() {
       child.kill("SIGTERM");
       const [code] = await exited;
