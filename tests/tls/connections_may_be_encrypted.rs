@@ -223,7 +223,11 @@ fn an_upgrade_keeps_a_certificate_that_is_in_no_file_and_clients_come_back() {
     assert_eq!(client.wait().code(), Some(0));
     server.signal(Signal::TERM);
     assert!(server.wait().success());
-    assert_eq!(server.rest(), Vec::<String>::new(), "nothing is printed again");
+    assert_eq!(
+        server.rest(),
+        Vec::<String>::new(),
+        "nothing is printed again"
+    );
 }
 
 #[test]
