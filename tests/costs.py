@@ -69,12 +69,17 @@ while key := os.read(0, 1):
 """
 
 
+# With an argument, it has sessions of older revisions.
 MCP_SERVER = """
 import json, sys
+versions = {"protocolVersion": "2025-11-25", "serverInfo": {}} if sys.argv[1:] else {"supportedVersions": ["2026-07-28"]}
 for line in sys.stdin:
     call = json.loads(line)
-    result = {"supportedVersions": ["2026-07-28"], "capabilities": {}, "tools": [], "content": []}
-    if "id" in call:
+    result = {**versions, "capabilities": {}, "tools": [], "content": []}
+    if call["method"] == "server/discover" and sys.argv[1:]:
+        error = {"code": -32601, "message": "Method not found"}
+        print(json.dumps({"jsonrpc": "2.0", "id": call["id"], "error": error}), flush=True)
+    elif "id" in call:
         print(json.dumps({"jsonrpc": "2.0", "id": call["id"], "result": result}), flush=True)
 """
 
@@ -206,16 +211,20 @@ class HttpClient:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=120)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.answers = self.socket.makefile("rb")
+        self.session = None
 
     def call(self, fields, body):
         """Makes a call. Returns the body of the answer."""
         head = f"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n{fields}\r\n"
         self.socket.sendall(head.encode() + body)
-        assert self.answers.readline().startswith(b"HTTP/1.1 200 ")
+        assert self.answers.readline().startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 202 "))
         length = None
         while (line := self.answers.readline().strip().lower()) != b"":
-            if line.startswith(b"content-length:"):
-                length = int(line.split(b":")[1])
+            name, _, value = line.partition(b": ")
+            if name == b"content-length":
+                length = int(value)
+            elif name == b"mcp-session-id":
+                self.session = value.decode()
         return self.read_events() if length is None else self.answers.read(length)
 
     def read_events(self):
@@ -248,6 +257,29 @@ def tools(size):
         return rounds
 
     return ["mcp", "--path", "/", "--", sys.executable, "-c", MCP_SERVER], run, HttpClient
+
+
+def session_tools(size):
+    """The same in a session of an older revision, on a process that sessions share."""
+    fields = "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2025-11-25\r\n"
+
+    def begin(port):
+        client = HttpClient(port)
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "costs", "version": "1"}}
+        client.call(fields, json.dumps({"jsonrpc": "2.0", "id": "begin", "method": "initialize", "params": params}).encode())
+        client.fields = f"{fields}Mcp-Session-Id: {client.session}\r\n"
+        client.call(client.fields, json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}).encode())
+        return client
+
+    def run(client, rounds):
+        params = {"name": "t", "arguments": {"text": 'a "word", ' * (size // 10)}}
+        for id in range(rounds):
+            call = {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
+            assert json.loads(client.call(client.fields, json.dumps(call).encode()))["id"] == id
+        return rounds
+
+    command = ["mcp", "--path", "/", "--share", "all", "--", sys.executable, "-c", MCP_SERVER, "sessions"]
+    return command, run, begin
 
 
 def keys(size):
@@ -292,6 +324,7 @@ CONVERSATIONS = {
     "JSON-RPC calls of a client that can resume, one by one": (calls(1, b"?resume=new"), 100, 600, TOLERANCE),
     "JSON-RPC calls of a client that can resume, 16 at once": (calls(16, b"?resume=new"), 20, 120, TOLERANCE),
     "tools/call of an MCP server": (tools(20), 100, 600, TOLERANCE),
+    "tools/call in a session on a shared MCP server": (session_tools(20), 100, 600, TOLERANCE),
     "tools/call of an MCP server with 16 KiB": (tools(16384), 50, 250, TOLERANCE),
     "one message to 100 members of a topic": (publish(100, 1), 10, 60, TOLERANCE),
     "one message to 100 members of a topic, 16 at once": (publish(100, 16), 10, 60, TOLERANCE),
