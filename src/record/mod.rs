@@ -179,7 +179,7 @@ impl<'a> Saver<'a> {
 }
 
 /// Where a [`Loader`] finds the bytes of the records.
-pub(crate) trait Bytes: fmt::Debug {
+pub(crate) trait Bytes: fmt::Debug + Send {
     /// Reads bytes at a position into `buffer`.
     fn read_at(&mut self, at: u64, buffer: &mut [u8]) -> std::io::Result<()>;
 }
@@ -265,6 +265,11 @@ impl Loader {
         let found = index.and_then(|index| self.descriptors.get_mut(index));
         let taken = found.and_then(Option::take);
         taken.ok_or_else(|| RecordError::new("the descriptor is not there"))
+    }
+
+    /// Where the bytes were, which nobody needs any more.
+    pub(crate) fn into_bytes(self) -> Option<Box<dyn Bytes>> {
+        self.bytes
     }
 
     /// The number of descriptors that no record has taken.
