@@ -169,7 +169,6 @@ class Load:
         self.over = asyncio.Event()
         self.ready = self.messages = self.bytes = self.cuts = self.turns = self.restarts = 0
         self.running_turns = 0
-        self.slowest = 0.0
 
     def end(self):
         """Lets every client end. The file ends the programs of the terminals."""
@@ -339,16 +338,19 @@ class Load:
         status = await asyncio.to_thread(call, self.port, "GET", f"{path}/status")
         assert status["exit_code"] == 7, status
 
-    async def bystander(self):
-        link = await Link.open(self.port, "/echo")
-        self.ready += 1
-        while not self.over.is_set():
-            before = time.perf_counter()
-            link.send(b"hello")
-            assert await link.receive() == (BINARY, b"hello")
-            self.slowest = max(self.slowest, time.perf_counter() - before)
-            await asyncio.sleep(0.005)
-        link.writer.close()
+
+def bystander(pipe, port):
+    """Exchanges messages until the pipe says that the load is over. Returns the longest time of an echo in seconds."""
+    link = peers.open_client(port)
+    slowest = 0.0
+    pipe.send(("ready", None))
+    while not pipe.poll():
+        before = time.perf_counter()
+        link.sendall(peers.frame(BINARY, b"hello"))
+        assert peers.read_frame(link) == (BINARY, b"hello")
+        slowest = max(slowest, time.perf_counter() - before)
+        time.sleep(0.005)
+    return slowest
 
 
 def mcp_calls(pipe, port, in_sessions, count):

@@ -13,7 +13,7 @@ env:   OUTRIGGER=target/release/outrigger
 * mcp=50: calls of an MCP server that wait at any time, half of them in sessions and half in the pool;
 * pipes=20: clients with a program of their own;
 * tls=20: clients over TLS, half of them resumable. The others get 1012 and connect again;
-* a bystander measures its echo, and the server how long it stood still.
+* a bystander in a process of its own measures its echo, and the server how long it stood still.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "common"))
 import peers  # noqa: E402
 import tls_peers  # noqa: E402
 from mcp_http import SERVER as MCP_SERVER  # noqa: E402
-from upgrade_clients import AGENT, APP, PATIENCE, PIPE, PYTHON, Load, call, mcp_calls  # noqa: E402
+from upgrade_clients import AGENT, APP, PATIENCE, PIPE, PYTHON, Load, bystander, call, mcp_calls  # noqa: E402
 
 COUNTS = {"upgrades": 100, "plain": 1000, "resumable": 200, "terminals": 100, "agents": 50, "mcp": 50, "pipes": 20, "tls": 20}
 OUTRIGGER = os.environ.get("OUTRIGGER", "target/release/outrigger")
@@ -48,7 +48,6 @@ def clients(load, counts):
         *several(counts["pipes"], lambda name: load.plain(name, "/pipe")),
         *several(counts["tls"] // 2, lambda name: load.resumable(name, load.tls)),
         *several(counts["tls"] - counts["tls"] // 2, load.over_tls),
-        load.bystander(),
     ]
 
 
@@ -56,10 +55,10 @@ def clients(load, counts):
 logging.getLogger("asyncio").setLevel(logging.ERROR)
 
 
-async def run(server, load, counts, mcp_clients):
+async def run(server, load, counts, workers):
     tasks = [asyncio.create_task(client) for client in clients(load, counts)]
-    for client in mcp_clients:
-        await asyncio.to_thread(client.hear)
+    for worker in workers:
+        await asyncio.to_thread(worker.hear)
     async with asyncio.timeout(PATIENCE):
         while load.ready < len(tasks):
             await asyncio.sleep(0.1)
@@ -85,19 +84,19 @@ async def run(server, load, counts, mcp_clients):
     assert sorted(server.children()) == children, "a process has ended"
     grown, opened = server.memory("VmRSS") - memory, server.descriptors() - descriptors
     load.end()
-    for client in mcp_clients:
-        client.pipe.send("over")
+    for worker in workers:
+        worker.pipe.send("over")
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*tasks)
-        mcp_calls = sum([await asyncio.to_thread(client.hear) for client in mcp_clients])
+        slowest, *mcp_calls = [await asyncio.to_thread(worker.hear) for worker in workers]
     # Nobody but the clients over TLS may be closed or cut.
     assert total["closed"] + total["cut"] <= counts["tls"] * counts["upgrades"], total
     assert load.restarts >= total["closed"], (load.restarts, total)
-    report(counts, load, mcp_calls, pauses, fewest_turns)
+    report(counts, load, sum(mcp_calls), pauses, fewest_turns, slowest)
     print(f"  between the first upgrade and the last: memory {grown / 1e6:+.1f} MB, descriptors {opened:+d}")
 
 
-def report(counts, load, mcp_calls, pauses, fewest_turns):
+def report(counts, load, mcp_calls, pauses, fewest_turns, slowest):
     pauses.sort()
     numbers = ", ".join(f"{name}={number}" for name, number in counts.items())
     print(
@@ -105,7 +104,7 @@ def report(counts, load, mcp_calls, pauses, fewest_turns):
         f"  {load.messages} messages, {load.bytes / 1e6:.0f} MB of output, {mcp_calls} MCP calls, {load.turns} turns, and at least "
         f"{fewest_turns} at each upgrade: 0 lost, doubled or out of order; {load.cuts} cuts, {load.restarts} returns over TLS\n"
         f"  pause p50 {statistics.median(pauses):.1f} ms, p99 {pauses[len(pauses) * 99 // 100]:.1f} ms, "
-        f"max {pauses[-1]:.1f} ms; the longest echo of a bystander {load.slowest * 1e3:.0f} ms"
+        f"max {pauses[-1]:.1f} ms; the longest echo of a bystander {slowest * 1e3:.0f} ms"
     )
 
 
@@ -138,8 +137,9 @@ def main():
         with peers.serving(OUTRIGGER, routes, options) as server:
             load = Load(server.port, port_of_tls(server), certificates.context(), os.path.join(server.files.name, "end"))
             halves = [(True, counts["mcp"] // 2), (False, counts["mcp"] - counts["mcp"] // 2)]
-            mcp_clients = [peers.Worker(mcp_calls, server.port, *half) for half in halves]
-            asyncio.run(run(server, load, counts, mcp_clients))
+            workers = [peers.Worker(bystander, server.port, nice=0)]
+            workers += [peers.Worker(mcp_calls, server.port, *half) for half in halves]
+            asyncio.run(run(server, load, counts, workers))
             log = server.log().decode()
         assert "ERROR" not in log, log[-2000:]
 

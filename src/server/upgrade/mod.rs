@@ -43,7 +43,7 @@ use super::service::Service;
 use super::wakeup::{Bell, Signals};
 use crate::log_event::{log_event, word};
 use crate::protocol::{Rejection, Response, StatusCode};
-use crate::record::{Record, Saved, Saver};
+use crate::record::{Record, Saved, Saver, text_of};
 use crate::sys::{
     block_signals, monotonic_nanos, number_of, own_children, replace_program, set_passes,
 };
@@ -382,8 +382,8 @@ impl<S: Service> Server<S> {
         let listeners: Vec<Value> = self.listeners.iter().map(|one| one.save(to)).collect();
         let (state, clients) = self.save(to);
         let mut records = vec![
-            ("listeners", Value::from(listeners).to_string()),
-            ("loop", state.to_string()),
+            ("listeners", text_of(&Value::from(listeners))),
+            ("loop", text_of(&state)),
             (CLIENTS, clients),
         ];
         if let Some(upgrading) = self.upgrading.as_deref() {
@@ -394,8 +394,8 @@ impl<S: Service> Server<S> {
                 "callers": upgrading.callers.save(to),
                 "children": own_children(),
             });
-            records.push(("upgrade", upgrade.to_string()));
-            records.push(("program", upgrading.successor.extra.to_string()));
+            records.push(("upgrade", text_of(&upgrade)));
+            records.push(("program", text_of(&upgrading.successor.extra)));
         }
         records
     }
