@@ -4,6 +4,7 @@ order, no process may end, every exit code and the answer of every turn must arr
 
 usage: tests/load/upgrades.py [NAME=NUMBER ...]      such as upgrades=3 plain=50; the numbers below by default
 env:   OUTRIGGER=target/release/outrigger
+       OTHER=another program, which takes turns with the first one
 
 * upgrades=100;
 * plain=1000: clients that exchange numbered messages, half with echo, half with an app;
@@ -20,6 +21,7 @@ import asyncio
 import logging
 import os
 import re
+import shutil
 import statistics
 import sys
 import tempfile
@@ -32,6 +34,7 @@ from upgrade_clients import AGENT, APP, PATIENCE, PIPE, PYTHON, Load, bystander,
 
 COUNTS = {"upgrades": 100, "plain": 1000, "resumable": 200, "terminals": 100, "agents": 50, "mcp": 50, "pipes": 20, "tls": 20}
 OUTRIGGER = os.environ.get("OUTRIGGER", "target/release/outrigger")
+PROGRAMS = [OUTRIGGER, os.environ.get("OTHER", OUTRIGGER)]
 PAUSE = 0.1  # seconds between two upgrades
 
 
@@ -55,7 +58,13 @@ def clients(load, counts):
 logging.getLogger("asyncio").setLevel(logging.ERROR)
 
 
-async def run(server, load, counts, workers):
+def place(program, path):
+    """Puts a program at the path at which a server finds it."""
+    shutil.copy(program, path + ".new")
+    os.replace(path + ".new", path)
+
+
+async def run(server, path, load, counts, workers):
     tasks = [asyncio.create_task(client) for client in clients(load, counts)]
     for worker in workers:
         await asyncio.to_thread(worker.hear)
@@ -73,6 +82,7 @@ async def run(server, load, counts, workers):
         for task in tasks:
             if task.done():
                 task.result()
+        place(PROGRAMS[(number + 1) % 2], path)
         fewest_turns = min(fewest_turns, load.running_turns)
         answer = await asyncio.to_thread(call, server.port, "POST", "/upgrade", {})
         pauses.append(answer["pause_ms"])
@@ -132,14 +142,16 @@ def main():
     options = ["--allow-upgrade", "--max-clients", str(2 * expected + 100), "--log", "warn"]
     options += ["--listen", "plain:127.0.0.1:0", "--listen", "tls:127.0.0.1:0"]
     with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "outrigger")
+        place(OUTRIGGER, path)
         certificates = tls_peers.Certificates(folder)
         options += certificates.options()
-        with peers.serving(OUTRIGGER, routes, options) as server:
+        with peers.serving(path, routes, options) as server:
             load = Load(server.port, port_of_tls(server), certificates.context(), os.path.join(server.files.name, "end"))
             halves = [(True, counts["mcp"] // 2), (False, counts["mcp"] - counts["mcp"] // 2)]
             workers = [peers.Worker(bystander, server.port, nice=0)]
             workers += [peers.Worker(mcp_calls, server.port, *half) for half in halves]
-            asyncio.run(run(server, load, counts, workers))
+            asyncio.run(run(server, path, load, counts, workers))
             log = server.log().decode()
         assert "ERROR" not in log, log[-2000:]
 

@@ -179,8 +179,8 @@ impl Follower {
         self.screen.resize(size);
     }
 
-    /// Prepares [`Follower::save`]. `is_resized` says whether the terminal has had another size. Output that is not laid out is left to
-    /// the next program, for nobody waits there.
+    /// Prepares [`Follower::save`]. `is_resized` says whether the terminal has had another size. The next program lays out what this one
+    /// has not, so that an upgrade does not take longer.
     pub(crate) fn make_portable(&mut self, output: &Scrollback, is_resized: bool) {
         let limit = PENDING_PLAIN.min(output.capacity() / 2);
         let is_short = output.start() == 0 && output.end() < limit as u64;
