@@ -82,6 +82,8 @@ async def run(server, path, load, counts, workers):
         for task in tasks:
             if task.done():
                 task.result()
+        for worker in workers:
+            assert not worker.pipe.poll(), worker.hear()
         place(PROGRAMS[(number + 1) % 2], path)
         fewest_turns = min(fewest_turns, load.running_turns)
         answer = await asyncio.to_thread(call, server.port, "POST", "/upgrade", {})
