@@ -225,8 +225,8 @@ fn serve(
     })
 }
 
-/// Makes SIGUSR2 and `POST /upgrade` replace the program by the one that is then at its path. `printed` are the lines with the
-/// addresses of the server.
+/// Makes SIGUSR2 and `POST /upgrade` replace the program by the one that is then at its path. `printed` is what
+/// [`address_text`] has returned.
 fn allow_upgrades(
     server: &mut Server<Routes>,
     settings: &Settings,

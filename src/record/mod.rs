@@ -273,7 +273,7 @@ impl Loader {
         taken.ok_or_else(|| RecordError::new("the descriptor is not there"))
     }
 
-    /// Where the bytes were, which nobody needs any more.
+    /// The source of the bytes, once all records are read.
     pub(crate) fn into_bytes(self) -> Option<Box<dyn Bytes>> {
         self.bytes
     }
@@ -284,10 +284,10 @@ impl Loader {
     }
 }
 
-/// The fields of a record that are still to be read.
+/// The fields of a record. A field that was read is null.
 #[derive(Debug)]
 pub(crate) struct Fields {
-    left: Map<String, Value>,
+    all: Map<String, Value>,
     /// Whether the record does not have the field that was read last.
     is_missing: bool,
     /// The first error.
@@ -298,8 +298,8 @@ impl Fields {
     /// The fields of an object.
     pub(crate) fn of(value: Value) -> Result<Self, RecordError> {
         match value {
-            Value::Object(left) => Ok(Self {
-                left,
+            Value::Object(all) => Ok(Self {
+                all,
                 is_missing: false,
                 failure: None,
             }),
@@ -376,8 +376,8 @@ impl Fields {
 
     #[inline(never)]
     fn remove(&mut self, name: &str) -> Value {
-        // To take a member out of the map would order its rest anew.
-        let value = self.left.get_mut(name).map(Value::take);
+        // Removing the member would rebalance the map.
+        let value = self.all.get_mut(name).map(Value::take);
         self.is_missing = value.is_none();
         value.unwrap_or_default()
     }

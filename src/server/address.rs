@@ -346,7 +346,7 @@ pub struct Remote {
     port: u16,
 }
 
-/// As the address of a socket. Every connection has one, and numbers for its bytes would be half of its record.
+/// One text, such as `[::ffff:192.0.2.1]:4000`. A number for each byte would be half of the record of an idle connection.
 impl Record for Remote {
     fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
         let address = SocketAddrV6::new(self.ip.into(), self.port, 0, 0);

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 
-from peers import PATIENCE, children_of
+from peers import PATIENCE, children_of, eventually
 
 OUTRIGGER = os.environ.get("OUTRIGGER", "target/release/outrigger")
 QUICK = "--quick" in sys.argv
@@ -319,20 +319,6 @@ def serving(*options, **more):
         raise
     finally:
         server.log.close()
-
-
-def eventually(what, check, seconds=PATIENCE):
-    """Waits until `check` returns something true, and returns it. `check` may return a pair of that and what it has seen."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = check()
-        seen = None
-        if isinstance(found, tuple):
-            found, seen = found
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"{what}: {seen}"
-        time.sleep(0.02)
 
 
 def expect_nothing_left(server, before, what):

@@ -271,6 +271,20 @@ def serving(binary, routes, options):
     assert not wrong, f"the server: {wrong}"
 
 
+def eventually(what, check, seconds=PATIENCE):
+    """Waits until `check` returns something true, and returns it. `check` may return a pair of that and what it has seen."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = check()
+        seen = None
+        if isinstance(found, tuple):
+            found, seen = found
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"{what}: {seen}"
+        time.sleep(0.02)
+
+
 def children_of(pid):
     try:
         with open(f"/proc/{pid}/task/{pid}/children") as file:

@@ -88,7 +88,7 @@ os.read(0, 1)
     await page.type("clear; echo the variable is $variable\n");
     await page.shows("\nthe variable is kept");
     // At a prompt F5 is the browser's key, in a full-screen program it is the program's.
-    await page.type("vim -u NONE -N\n");
+    await page.type("vim -u NONE -N -n\n");
     await page.shows("~\n~");
     await page.page.reload();
     await page.shows("~\n~");
@@ -230,7 +230,7 @@ os.read(0, 1)
     const port = await cutter.start(server.port);
     const page = await Page.open(browser, `http://127.0.0.1:${port}${server.path}#token=${TOKEN}`);
     await page.shows("\n$");
-    await page.type("vim -u NONE -N\n");
+    await page.type("vim -u NONE -N -n\n");
     await page.shows("~\n~");
     await page.type("ibefore");
     await page.shows("\nbefore");
@@ -241,7 +241,7 @@ os.read(0, 1)
     await page.shows("\nbefore and after");
     await page.press("Escape");
     await page.type(":q!\n");
-    await page.shows("$ vim -u NONE -N\n$");
+    await page.shows("$ vim -u NONE -N -n\n$");
     await page.type("python3 $PRINTER\n");
     await page.shows("\nready");
     await page.record();

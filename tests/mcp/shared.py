@@ -70,7 +70,7 @@ def shared(kinds="sessions"):
             assert session.tool("stray")[0] == 200
         pool = 1 if kinds == "newer" else 0
         children = len(REVISIONS) + pool
-        # The process that a server of older revisions was found out with needs a moment to end.
+        # The process that was asked which revisions the server supports may still be exiting.
         eventually("the processes run", lambda: ((held := server.held())["children"] == children, held))
         since = time.monotonic()
         workers = [Worker(clients, server.port, number, CALLS // WORKERS) for number in range(WORKERS)]

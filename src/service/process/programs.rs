@@ -221,7 +221,7 @@ impl Programs {
         self.readers = readers.into_iter().collect();
         if !from.is_rehearsal() {
             for id in self.entries.keys().copied().collect::<Vec<_>>() {
-                // Events report output that waits.
+                // The event loop reports the output that is pending.
                 self.with(ctx, id, |_, _| ());
             }
         }

@@ -228,7 +228,7 @@ impl Follower {
         self.rebuild_laid(above)
     }
 
-    /// The same for the output that is laid out by now.
+    /// As [`Follower::rebuild`], for the output that is laid out so far.
     fn rebuild_laid(&self, above: usize) -> (String, u64) {
         let rebuild = self.screen.rebuild(above);
         (rebuild, self.laid - self.rest.len() as u64)
