@@ -422,9 +422,9 @@ impl World {
             if call.principal % count == server {
                 call.may_fail = true;
                 call.is_answered |= call.state.is_some();
-                // A subscription that is not acknowledged begins with fewer resources.
-                let is_begun = !matches!(call.kind, Kind::Listen(_)) || call.is_acknowledged;
-                fails.extend((call.open.is_some() && is_begun).then_some(*key));
+                // Nor is it acknowledged any more.
+                call.is_acknowledged = true;
+                fails.extend(call.open.is_some().then_some(*key));
             }
         }
         self.act(server, out);

@@ -21,6 +21,7 @@ const SERVER: &str = r#"
         *'"method":"initialize"'*REFUSE*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"no"}}\n' "$id";;
         *'"method":"initialize"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true},"logging":{}},"serverInfo":{"name":"old"},"instructions":"i"}}\n' "$id";;
         *'"method":"notifications/'*) ;;
+        *resources/subscribe*memo:exit*) exit 3;;
         *resources/subscribe*no\"*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"no"}}\n' "$id";;
         *'"name":"slow"'*) asked=$id;;
         *prompts/list*) echo '{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"who?"}}'
@@ -328,6 +329,24 @@ fn subscriptions_hear_of_the_changes_that_they_want() {
         assert_eq!(last["id"], "s");
         assert!(stream.event().is_none(), "the stream ends");
     }
+}
+
+#[test]
+fn a_subscription_fails_if_the_server_exits_before_it_is_complete() {
+    // The bug: the client got an acknowledgement without the resources, as if the server had refused them.
+    let world = World::new("incomplete", &["--share", "all"]);
+    let wanted = json!({"resourceSubscriptions": ["memo:exit", "memo:a"]});
+    let failed = world
+        .request(
+            json!("s"),
+            "subscriptions/listen",
+            json!({"notifications": wanted}),
+        )
+        .response();
+    assert_eq!(
+        (&failed["id"], &failed["error"]["message"]),
+        (&json!("s"), &json!("MCP server exited"))
+    );
 }
 
 #[test]

@@ -30,6 +30,9 @@ use crate::service::mcp::held_bytes::HeldBytes;
 /// The process in the tables of requests: there is one.
 pub(super) const PROCESS: usize = 0;
 
+/// The id of the error that a member that listens gets when the process has ended.
+pub(crate) const ENDED: &str = "null";
+
 /// The maximum number of Outrigger's own requests that are tracked.
 const MAX_TOLD: usize = 1024;
 
@@ -559,6 +562,12 @@ impl Multiplexer {
     /// Handles the end of the process, or its failure to begin. All requests fail, and `fails` writes the errors.
     pub(crate) fn end(&mut self, fails: impl Fn(&str) -> String, out: &mut Vec<Output>) {
         self.held = Held::default();
+        // What changes until another process runs is reported to nobody, so those that listen have to ask again. They learn it first: a
+        // subscription that is not complete must not take the errors below for refused resources.
+        let members = self.members.iter();
+        for (number, _) in members.filter(|(_, member)| member.is_listening) {
+            self.answer(*number, ENDED, fails(ENDED), out);
+        }
         for (number, id) in std::mem::take(&mut self.arrivals) {
             self.answer(number, &id, fails(&id), out);
         }
@@ -569,11 +578,6 @@ impl Multiplexer {
                 self.take_back(number, effect);
                 self.answer(number, &ids.id, fails(&ids.id), out);
             }
-        }
-        // What changes until another process runs is reported to nobody, so those that listen have to ask again.
-        let members = self.members.iter();
-        for (number, _) in members.filter(|(_, member)| member.is_listening) {
-            self.answer(*number, "null", fails("null"), out);
         }
         self.forget_process();
     }

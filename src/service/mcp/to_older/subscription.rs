@@ -5,13 +5,14 @@ use uuid::Uuid;
 use super::call::Kind;
 use super::{Output, ToOlder, messages};
 use crate::service::mcp::hub::Quota;
+use crate::service::mcp::shared::ENDED;
 
 /// The id of the request of a subscription that learns what the server reports, as JSON.
 pub(super) const BEGIN: &str = r#""begin""#;
 
 impl<R> ToOlder<R> {
-    /// Handles the server's response to a request that a subscription has sent with the id `own`. After the last response, the client
-    /// gets the acknowledgement.
+    /// Handles the server's response to a request that a subscription has sent with the id `own`, or the error of a process that has
+    /// ended. After the last response, the client gets the acknowledgement.
     pub(super) fn handle_subscribing(
         &mut self,
         id: Uuid,
@@ -31,9 +32,10 @@ impl<R> ToOlder<R> {
         else {
             return;
         };
-        match (own == BEGIN, messages::result_of(text)) {
-            (true, None) => return self.finish(id, text, bytes, out),
-            (true, Some(result)) => {
+        match (own, messages::result_of(text)) {
+            (BEGIN | ENDED, None) => return self.finish(id, text, bytes, out),
+            (BEGIN, Some(result)) => {
+                out.push(Output::Listen(call.seat));
                 filter.restrict(&messages::capabilities(text, &result));
                 uris.extend(filter.uris().map(Box::from));
                 let numbered = uris.iter().enumerate();
@@ -41,7 +43,7 @@ impl<R> ToOlder<R> {
                 out.extend(requests.map(|request| Output::Process(call.seat, request)));
                 *waiting = uris.len();
             }
-            (false, result) => {
+            (_, result) => {
                 let uri = own.parse().ok().and_then(|at: usize| uris.get(at));
                 if let (None, Some(uri)) = (result, uri) {
                     filter.remove(uri);
@@ -54,7 +56,6 @@ impl<R> ToOlder<R> {
             let first = messages::acknowledgement(&call.id, &filter.to_json());
             call.kind = Kind::Listen(filter);
             out.push(Output::Event(id, first));
-            out.push(Output::Listen(call.seat));
         }
     }
 }
