@@ -6,7 +6,7 @@
 //! translated ([`to_newer`]). Clients can also use WebSocket on the same path, each with a process of its own.
 
 mod headers;
-mod held_bytes;
+mod held;
 mod http_error;
 mod hub;
 mod pool;

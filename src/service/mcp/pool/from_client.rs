@@ -39,9 +39,10 @@ impl Pool {
     /// Whether a process has the request, and its stream has not begun.
     pub(crate) fn may_begin(&self, id: u64) -> bool {
         let request = self.requests.get(id);
-        request.is_some_and(|request| {
-            matches!(&request.call, Purpose::Call { reply, held: None, .. } if !reply.is_streaming())
-        })
+        let request = request.filter(|_| !self.held.contains(id));
+        request.is_some_and(
+            |request| matches!(&request.call, Purpose::Call { reply, .. } if !reply.is_streaming()),
+        )
     }
 
     /// Whether a request still waits for its answer.
@@ -103,7 +104,6 @@ impl Pool {
                         })
                     }),
                     lists_tools: method == "tools/list",
-                    held: None,
                     refusal: None,
                 };
                 let pending = Forwarded {
@@ -246,17 +246,12 @@ impl Pool {
         id: u64,
         why: &str,
     ) -> Option<(Reply, Box<str>)> {
+        let was_held = self.held.contains(id);
         let request = self.take(hub, id)?;
-        let Purpose::Call {
-            reply,
-            held,
-            listens,
-            ..
-        } = request.call
-        else {
+        let Purpose::Call { reply, listens, .. } = request.call else {
             return None;
         };
-        if held.is_none() {
+        if !was_held {
             let cancelled = cancellation(id, Some(why));
             if listens.is_some() {
                 self.send_to_all(ctx, &cancelled);
@@ -270,16 +265,11 @@ impl Pool {
     /// Takes a request out of the table.
     pub(super) fn take(&mut self, hub: &mut Hub, id: u64) -> Option<PendingRequest> {
         let request = self.requests.remove(id)?;
+        self.held.remove(id);
         if let Purpose::Call {
-            reply,
-            principal,
-            held,
-            ..
+            reply, principal, ..
         } = &request.call
         {
-            if let Some(text) = held {
-                self.held.remove(principal, text.len());
-            }
             self.slots[request.process].pending -= 1;
             hub.end_request(principal);
             hub.callers.remove(&reply.caller);

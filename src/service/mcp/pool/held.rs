@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Pool, PoolChange, Purpose, Support};
-use crate::service::jsonrpc::{Envelope, Forwarded, MessageKind, SenderIds, splice};
+use crate::service::jsonrpc::{Envelope, Forwarded, MessageKind, RequestKind, SenderIds, splice};
 use crate::service::mcp::http_error::HttpError;
 use crate::service::mcp::hub::Hub;
 use crate::service::mcp::reply::Reply;
@@ -19,45 +19,36 @@ impl Pool {
     }
 
     pub(super) fn hold(&mut self, request: u64, text: String) {
-        self.waiting.push(request);
-        if let Some(request) = self.requests.get_mut(request)
-            && let Purpose::Call {
-                held, principal, ..
-            } = &mut request.call
+        if let Some(pending) = self.requests.get(request)
+            && let Purpose::Call { principal, .. } = &pending.call
         {
-            self.held.add(principal, text.len());
-            *held = Some(text.into());
+            self.held.insert(request, principal, text);
         }
+    }
+
+    /// The requests that wait for the process of a slot.
+    fn held_for(&self, slot: usize) -> Vec<u64> {
+        let is_own = |id: &u64| {
+            let request = self.requests.get(*id);
+            request.is_some_and(|request| request.process == slot)
+        };
+        self.held.ids().filter(is_own).collect()
     }
 
     /// Sends a process of 2026-07-28 the requests that have waited for it. It has got the subscriptions.
     pub(super) fn send_held(&mut self, ctx: &mut Context, hub: &mut Hub, slot: usize) {
-        for id in std::mem::take(&mut self.waiting) {
+        for id in self.held_for(slot) {
             if self.refuse_held(ctx, hub, id) {
                 continue;
             }
-            let Some(request) = self.requests.get_mut(id) else {
-                continue;
-            };
-            if request.process != slot {
-                self.waiting.push(id);
-                continue;
-            }
-            if let Purpose::Call {
-                held,
-                listens,
-                principal,
-                ..
-            } = &mut request.call
-                && let Some(text) = held.take()
+            let request = self.requests.get(id);
+            let is_subscription = request.is_some_and(|request| request.call.is_subscription());
+            if let Some(text) = self.held.remove(id)
+                && !(is_subscription && self.is_probed)
             {
-                let is_sent = listens.is_some() && self.is_probed;
-                self.held.remove(principal, text.len());
-                if !is_sent {
-                    self.send(ctx, slot, &text);
-                }
-                self.begin_delay(ctx, hub, id);
+                self.send(ctx, slot, &text);
             }
+            self.begin_delay(ctx, hub, id);
         }
     }
 
@@ -87,7 +78,6 @@ impl Pool {
                 principal,
                 listens: None,
                 lists_tools: false,
-                held: None,
                 refusal: Some(Box::new(refusal)),
             },
         };
@@ -116,16 +106,7 @@ impl Pool {
 
     /// Fails the requests that wait for a process that cannot be started.
     pub(super) fn fail_held(&mut self, ctx: &mut Context, hub: &mut Hub, slot: usize) {
-        let waiting = self.waiting.iter().copied();
-        let is_own = |id: &u64| {
-            self.requests
-                .get(*id)
-                .is_some_and(|one| one.process == slot)
-        };
-        let (own, others) = waiting.partition(is_own);
-        self.waiting = others;
-        let own: Vec<u64> = own;
-        for id in own {
+        for id in self.held_for(slot) {
             if let Some((reply, own_id)) = self.take_call(hub, id) {
                 let failed = HttpError::unavailable("The MCP server cannot be started");
                 reply.reject(ctx, &failed.with_id(&own_id), true);
@@ -139,12 +120,10 @@ impl Pool {
         hub: &mut Hub,
         id: u64,
     ) -> Option<(Reply, Principal, String)> {
+        let text = self.held.remove(id)?;
         let request = self.take(hub, id)?;
         let Purpose::Call {
-            reply,
-            principal,
-            held: Some(text),
-            ..
+            reply, principal, ..
         } = request.call
         else {
             return None;

@@ -17,7 +17,7 @@ pub(super) use self::from_client::Filter;
 use self::from_client::States;
 use super::STATELESS;
 use super::headers::Tools;
-use super::held_bytes::HeldBytes;
+use super::held::Held;
 use super::http_error::HttpError;
 use super::hub::Hub;
 use super::process::Process;
@@ -69,8 +69,6 @@ enum Purpose {
         listens: Option<Box<Subscription>>,
         /// Whether the answer describes tools.
         lists_tools: bool,
-        /// The message, while the process is not ready.
-        held: Option<Box<str>>,
         /// The error that it gets as soon as the supported revisions are known, which the error lists.
         refusal: Option<Box<HttpError>>,
     },
@@ -104,14 +102,12 @@ impl Record for Purpose {
                 principal,
                 listens,
                 lists_tools,
-                held,
                 refusal,
             } => object!({
                 "reply": reply.save(to),
                 "principal": principal.save(to),
                 "listens": listens.save(to),
                 "lists_tools": lists_tools,
-                "held": held.save(to),
                 "refusal": refusal.save(to),
             }),
             Self::Probe => object!({"own": "probe"}),
@@ -133,7 +129,6 @@ impl Record for Purpose {
             principal: fields.take("principal", from)?,
             listens: fields.take("listens", from)?,
             lists_tools: fields.take("lists_tools", from)?,
-            held: fields.take("held", from)?,
             refusal: fields.take("refusal", from)?,
         })
     }
@@ -208,15 +203,13 @@ pub(super) struct Pool {
     /// The slot whose process is handling an event, and the messages for it, which are sent afterwards.
     in_hand: Option<usize>,
     unsent: Vec<String>,
-    /// The bytes of requests that wait until the first process has said what it supports, or until it runs.
-    held: HeldBytes,
+    /// The requests of callers that wait until the first process has said what it supports, or until theirs runs.
+    held: Held,
     /// When the first process must have answered.
     probe_timer: Alarm,
     probe_timeout: Option<Duration>,
     /// The processes that know the state of calls with several rounds (`requestState`), if there are several.
     states: States,
-    /// The requests of callers, in the order of their ids, that wait for the probe.
-    waiting: Vec<u64>,
     /// Whether requests that no process of the pool supports are translated, and those that were held.
     translates: bool,
     pub(super) unserved: Vec<(Reply, Principal, String)>,
@@ -258,7 +251,6 @@ impl State for Pool {
             probe_timer,
             probe_timeout: _,
             states,
-            waiting,
             translates: _,
             unserved: _,
             is_stopping: _,
@@ -277,7 +269,6 @@ impl State for Pool {
             "held": held.save(to),
             "probe_timer": probe_timer.save(to),
             "states": states.save(to),
-            "waiting": waiting.save(to),
             "is_probed": is_probed,
             "last_used": last_used.save(to),
         })
@@ -306,7 +297,6 @@ impl State for Pool {
         fields.set("held", &mut self.held, from);
         fields.set("probe_timer", &mut self.probe_timer, from);
         fields.set("states", &mut self.states, from);
-        fields.set("waiting", &mut self.waiting, from);
         fields.set("is_probed", &mut self.is_probed, from);
         fields.set("last_used", &mut self.last_used, from);
         fields.end()
@@ -360,11 +350,10 @@ impl Pool {
             listing: None,
             in_hand: None,
             unsent: Vec::new(),
-            held: HeldBytes::default(),
+            held: Held::default(),
             probe_timer: Alarm::default(),
             probe_timeout: None,
             states: States::default(),
-            waiting: Vec::new(),
             translates: config.share != McpShare::None,
             unserved: Vec::new(),
             is_stopping: false,
@@ -555,9 +544,8 @@ impl Pool {
             self.is_probed = true;
             return None;
         }
-        let waiting = std::mem::take(&mut self.waiting);
         log::info!("the MCP server supports only revisions with sessions");
-        for id in waiting {
+        for id in self.held.ids().collect::<Vec<_>>() {
             if self.refuse_held(ctx, hub, id) {
                 continue;
             }
@@ -621,7 +609,6 @@ impl Pool {
                 (Purpose::ListTools, _) => self.listing = None,
             }
         }
-        self.waiting.retain(|id| self.requests.get(*id).is_some());
         if was_asked {
             self.probe_timer.set(ctx, None);
         }

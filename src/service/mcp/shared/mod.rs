@@ -2,7 +2,6 @@
 
 mod from_process;
 mod from_session;
-mod held;
 mod member;
 mod multiplexer;
 
@@ -14,7 +13,9 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 pub(crate) use self::member::{Level, with_parents};
-pub(crate) use self::multiplexer::{ENDED, Handled, Incoming, Multiplexer, Output, Reach, is_change};
+pub(crate) use self::multiplexer::{
+    ENDED, Handled, Incoming, Multiplexer, Output, Reach, is_change,
+};
 use super::http_error::HttpError;
 use super::hub::Hub;
 use super::pool::server_exited;

@@ -16,7 +16,6 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::Who;
-use super::held::Held;
 use super::member::{Level, MAX_SUBSCRIPTIONS_EACH, Member, cost_of};
 use crate::Principal;
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record, record_names};
@@ -25,7 +24,7 @@ use crate::service::jsonrpc::{
     Envelope, Forwarded, IdKey, Pending, RequestKind, UpstreamIds, cancellation, code, error,
     sole_member, success,
 };
-use crate::service::mcp::held_bytes::HeldBytes;
+use crate::service::mcp::held::{Held, HeldBytes};
 
 /// The process in the tables of requests: there is one.
 pub(super) const PROCESS: usize = 0;
@@ -540,7 +539,7 @@ impl Multiplexer {
     /// Cancels a request that its session does not want any more. Returns whether the process has it and has to be told.
     pub(super) fn drop_call(&mut self, upstream_id: u64) -> bool {
         self.take(upstream_id);
-        !self.held.remove(upstream_id) && self.phase == Phase::Ready
+        self.held.remove(upstream_id).is_none() && self.phase == Phase::Ready
     }
 
     fn cancel(&mut self, upstream_id: u64, out: &mut Vec<Output>) {

@@ -1,6 +1,6 @@
-//! How much of what a process keeps or waits for belongs to which principal.
+//! Requests that wait for a process, and how much of what is kept belongs to which principal.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::process::MAX_UNREAD;
 use crate::Principal;
@@ -49,6 +49,54 @@ impl HeldBytes {
                 self.each.remove(principal);
             }
         }
+    }
+}
+
+/// Requests that wait until a process is ready, by their upstream ids, which are in the order of their arrival.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    requests: BTreeMap<u64, (Principal, String)>,
+    bytes: HeldBytes,
+}
+
+record!(Held { requests, bytes });
+
+impl Held {
+    pub(super) fn insert(&mut self, upstream_id: u64, principal: &Principal, text: String) {
+        self.bytes.add(principal, text.len());
+        let request = (principal.clone(), text);
+        self.requests.insert(upstream_id, request);
+    }
+
+    /// Returns the message, if the request has waited.
+    pub(super) fn remove(&mut self, upstream_id: u64) -> Option<String> {
+        let (principal, text) = self.requests.remove(&upstream_id)?;
+        self.bytes.remove(&principal, text.len());
+        Some(text)
+    }
+
+    /// Takes all messages.
+    pub(super) fn take(&mut self) -> impl Iterator<Item = String> {
+        let held = std::mem::take(self);
+        held.requests.into_values().map(|(_, text)| text)
+    }
+
+    /// The upstream ids, the oldest first.
+    pub(super) fn ids(&self) -> impl Iterator<Item = u64> {
+        self.requests.keys().copied()
+    }
+
+    pub(super) fn contains(&self, upstream_id: u64) -> bool {
+        self.requests.contains_key(&upstream_id)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Whether a principal may hold a request of this length.
+    pub(super) fn has_room(&self, principal: &Principal, length: usize) -> bool {
+        self.bytes.has_room(principal, length)
     }
 }
 
