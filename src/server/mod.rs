@@ -87,6 +87,7 @@ pub use config::{Config, ConfigError, ResumeConfig};
 pub use connector::{Connect, ConnectError, ParseTargetError, Proxies, Retry, Target};
 pub use context::Context;
 pub use counters::Traffic;
+pub(crate) use error::ContinueError;
 pub use error::{Error, SendError};
 pub use event_loop::{Ended, Server};
 pub use handle::{Handle, Stopped};
@@ -100,12 +101,11 @@ pub use policy::{
 #[cfg(feature = "cli")]
 pub(crate) use policy::{RejectionHints, words};
 pub(crate) use policy::{is_token_protocol, percent_decode, without_token};
-pub use requesting::ResponseEvent;
 #[cfg(feature = "cli")]
 pub(crate) use resume_token::is_node_name;
-pub(crate) use resumption::{ContinueError, without_resume};
+pub(crate) use resumption::without_resume;
 pub(crate) use service::continue_service;
-pub use service::{Route, Service};
+pub use service::{ResponseEvent, Route, Service};
 pub use sources::{Interest, Readiness};
 pub use startup::AdoptedOrphans;
 pub use status::{ClientStatus, ResumeStatus, Status, StatusFields, StatusValue};

@@ -15,35 +15,11 @@ use super::core::Core;
 use super::error::SendError;
 use super::event_loop::Server;
 use super::id::ClientId;
-use super::service::Service;
+use super::service::{ResponseEvent, Service};
 #[cfg(feature = "client")]
 use crate::protocol::client::HandshakeError;
 use crate::protocol::client::{ExchangeEvent, HttpRequest, ResponseHead};
 use crate::protocol::{CloseReason, Input};
-
-/// A part of the response to a request of a service, for [`Service::response`]. `Head` comes first, then any number of `Data`, then
-/// `End`. `Failed` may come at any time, and is the last one.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum ResponseEvent<'a> {
-    /// The status and the fields.
-    Head(&'a ResponseHead<'a>),
-    /// The next bytes of the body.
-    Data(&'a [u8]),
-    /// The response is complete.
-    End {
-        /// Whether [`Context::request_again`] may use the connection. If so, `Failed` follows when it has ended; otherwise nothing
-        /// follows.
-        is_reusable: bool,
-    },
-    /// The connection could not be opened, or has ended before the response was complete, or after it.
-    Failed {
-        /// Why.
-        error: &'a ConnectError,
-        /// Whether the server may have received the whole request, so that it may have acted on it.
-        was_sent: bool,
-    },
-}
 
 impl Context {
     /// Sends an HTTP request to the target of `connect`. Returns at once, with the id of the connection. [`Service::response`]

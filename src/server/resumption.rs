@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use super::client::{Join, WrongCount, is_heartbeat_name};
 use super::context::Context;
 use super::core::Core;
+use super::error::ContinueError;
 use super::event_loop::Server;
 use super::id::ClientId;
 use super::resume_token::{ResumeToken, Secret};
@@ -255,17 +256,6 @@ pub(super) fn resume(
         }
     });
     Ok(())
-}
-
-/// Why a client cannot continue on another client's connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ContinueError {
-    /// The client is unknown, has ended for good, or has another principal, path or scope.
-    Unknown,
-    /// Messages that it lacks are no longer kept.
-    TooFew,
-    /// It claims to have received more than was sent.
-    TooMany,
 }
 
 impl Core {

@@ -10,7 +10,6 @@ use super::context::Context;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::metrics::{Histogram, Metrics};
 use super::policy::{LinkTarget, Scope};
-use super::requesting::ResponseEvent;
 use super::sources::Readiness;
 use super::status::StatusFields;
 use crate::protocol::client::ResponseHead;
@@ -317,6 +316,30 @@ pub(crate) fn continue_service(
         service.started(ctx);
     }
     Ok(())
+}
+
+/// A part of the response to a request of a service, for [`Service::response`]. `Head` comes first, then any number of `Data`, then
+/// `End`. `Failed` may come at any time, and is the last one.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ResponseEvent<'a> {
+    /// The status and the fields.
+    Head(&'a ResponseHead<'a>),
+    /// The next bytes of the body.
+    Data(&'a [u8]),
+    /// The response is complete.
+    End {
+        /// Whether [`Context::request_again`] may use the connection. If so, `Failed` follows when it has ended; otherwise nothing
+        /// follows.
+        is_reusable: bool,
+    },
+    /// The connection could not be opened, or has ended before the response was complete, or after it.
+    Failed {
+        /// Why.
+        error: &'a ConnectError,
+        /// Whether the server may have received the whole request, so that it may have acted on it.
+        was_sent: bool,
+    },
 }
 
 /// How a request is handled, and who may make it.

@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
+use super::input::{ReadGate, Why};
 use super::outbox::Outbox;
-use super::outgoing::{LastConnection, Upstream};
-use super::{ReadGate, Why};
+use super::upstream::{LastConnection, Upstream};
 use crate::protocol::{Accept, Cause, CloseCode, CloseReason, Message, Time};
 use crate::record::record;
 use crate::server::config::ResumeConfig;

@@ -2,16 +2,15 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::protocol::Protocol;
+use super::upstream::Upstream;
 use super::wire::{Flag, Wire};
 use super::{Client, Handshake};
 use crate::protocol::deflate::Agreement;
-use crate::protocol::{Accept, Cause, CloseCode, CloseReason, RandomSource, Time, WebSocket};
-use crate::server::connector::{Connect, ConnectError, Failures, Outgoing, Phase};
+use crate::protocol::{Accept, RandomSource, WebSocket};
+use crate::server::connector::{Connect, ConnectError, Outgoing, Phase};
 use crate::server::env::Env;
-use crate::server::id::ClientId;
 use crate::server::resume_token::ResumeToken;
 use crate::server::stream::Stream;
 use crate::server::tls::{Scratch, TlsStream};
@@ -19,99 +18,6 @@ use crate::sys::random_bytes;
 
 /// The source of masking keys and nonces.
 const RANDOM: RandomSource = random_bytes;
-
-/// A connection counts as stable if it lasts this long or carries a message.
-const STABLE: Duration = Duration::from_secs(10);
-
-/// How often to come back for a CLOSE that the server has not answered.
-const MAX_UNANSWERED: u8 = 2;
-
-/// The last connection of a client that was cut.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LastConnection {
-    /// How long it was open.
-    pub(crate) lasted: Duration,
-    /// Whether it was stable: it lasted, or messages arrived in either direction.
-    pub(crate) was_stable: bool,
-}
-
-/// The additional state of a resumable connection that this side has opened.
-#[derive(Debug)]
-pub(crate) struct Upstream {
-    pub(crate) connect: Arc<Connect>,
-    /// The latest token of the server.
-    pub(crate) token: Box<str>,
-    /// The connection that makes the attempts to come back.
-    pub(crate) joiner: Option<ClientId>,
-    /// The failed attempts since the last stable connection.
-    pub(crate) failures: Failures,
-    /// When the last connection was opened.
-    opened: Time,
-    /// The number of times that this side's CLOSE was not answered.
-    unanswered: u8,
-    /// The number of messages received, and of those that the server has confirmed, when it was opened.
-    mark: (u64, u64),
-}
-
-/// Whether an end for this reason is a cut, after which this side comes back. `peer_close` is the code of the server's
-/// CLOSE.
-pub(super) fn is_cut_by_server(reason: &CloseReason, peer_close: Option<CloseCode>) -> bool {
-    match reason.cause {
-        Cause::Eof | Cause::ReadError | Cause::WriteError | Cause::PingTimeout => true,
-        // The message of a frame that breaks the protocol was not counted as received, so the server sends it again. It
-        // would also send a message again that is too long or invalid.
-        Cause::ProtocolError => reason.code == CloseCode::PROTOCOL,
-        // Service restart, try again later, bad gateway (IANA's registry of close codes).
-        Cause::PeerClose => matches!(reason.code.0, 1012..=1014),
-        // Without an answer to the CLOSE, the server may not have received the last messages.
-        Cause::Service => peer_close.is_none(),
-        Cause::IdleTimeout
-        | Cause::SlowConsumer
-        | Cause::Memory
-        | Cause::RateLimit
-        | Cause::NotResumed
-        | Cause::Revoked
-        | Cause::Operator
-        | Cause::Shutdown => false,
-    }
-}
-
-impl Upstream {
-    /// Whether to come back although this side has sent CLOSE: the server may lack messages, and has not answered yet.
-    pub(super) fn may_close_again(&self) -> bool {
-        self.unanswered < MAX_UNANSWERED
-    }
-
-    /// The server has accepted a new connection, and has sent a new token. `mark` says how many messages were received and
-    /// confirmed.
-    pub(super) fn begin(&mut self, now: Time, token: &str, mark: (u64, u64)) {
-        self.token = token.into();
-        self.opened = now;
-        self.mark = mark;
-        self.joiner = None;
-    }
-
-    /// The last connection, which was cut. `mark` says how many messages were received and confirmed, and `is_closing` whether this
-    /// side has closed the connection.
-    pub(super) fn last_connection(
-        &self,
-        now: Time,
-        mark: (u64, u64),
-        is_closing: bool,
-    ) -> LastConnection {
-        let lasted = now.since(self.opened);
-        let was_used = self.mark != mark || lasted >= STABLE;
-        LastConnection {
-            lasted,
-            was_stable: was_used && !is_closing,
-        }
-    }
-
-    /// Counts a CLOSE of this side that the server has not answered.
-    pub(super) fn count_unanswered(&mut self) {
-        self.unanswered += 1;
-    }
-}
 
 impl Wire {
     /// Whether this side opens, or has opened, the connection.
@@ -303,15 +209,7 @@ impl Client {
         // The secret is never sent, so no peer can resume this client.
         let unused = ResumeToken::generate(self.id, None);
         self.make_resumable(env, &unused, Accept::default(), false);
-        let upstream = Upstream {
-            connect,
-            token: token.into(),
-            joiner: None,
-            failures: Failures::default(),
-            opened: env.now,
-            unanswered: 0,
-            mark: (0, 0),
-        };
+        let upstream = Upstream::new(connect, token, env.now);
         if let Some(delivery) = self.wire.delivery_mut() {
             delivery.certificate = None;
             delivery.upstream = Some(Box::new(upstream));

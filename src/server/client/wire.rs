@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::inbound::{Inbound, Input, Read};
+use super::input::{Inbound, Input, Read};
 use super::membership::Memberships;
 use super::output::Output;
 use super::protocol::Protocol;

@@ -28,6 +28,9 @@ const FORMAT: u64 = 1;
 /// The name of the record of the clients. There may be many, so it has a JSON value for each client, and is read one by one.
 pub(super) const CLIENTS: &str = "clients";
 
+/// The names of the records that this program reads.
+const RECORDS: [&str; 5] = ["loop", CLIENTS, "listeners", "upgrade", "program"];
+
 /// The maximum length of the first line in bytes.
 const MAX_HEADER: u64 = 4 << 20;
 
@@ -138,7 +141,7 @@ impl StateFile {
             let (Some(name), Some(length)) = (name, length) else {
                 return Err(wrong("records"));
             };
-            if !super::RECORDS.contains(&name) && entry["needed"] == true {
+            if !RECORDS.contains(&name) && entry["needed"] == true {
                 return Err(RecordError::new(format!("the record {name} is not known")));
             }
             let mut text = Vec::new();

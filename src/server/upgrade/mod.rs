@@ -48,9 +48,6 @@ use crate::sys::{
     block_signals, monotonic_nanos, number_of, own_children, replace_program, set_passes,
 };
 
-/// The names of the records that this program reads.
-const RECORDS: [&str; 5] = ["loop", CLIENTS, "listeners", "upgrade", "program"];
-
 /// The maximum number of callers that wait for the end of an upgrade.
 const MAX_CALLERS: usize = 16;
 
