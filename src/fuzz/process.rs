@@ -13,12 +13,14 @@ use crate::record::simulated::restored;
 use crate::service::process::attach::{
     Attachments, NewReader, ReaderOutput, Replay, Role, Sharing,
 };
-use crate::service::process::calls::{
-    Call, read_data, read_exec, read_input, read_signal, read_size, read_spawn,
+use crate::service::process::bodies::{
+    read_data, read_exec, read_input, read_signal, read_size, read_spawn,
 };
+use crate::service::process::calls::Call;
 use crate::service::process::compat::Compat;
 use crate::service::process::dialect::{ClientMessage, Dialect};
-use crate::service::process::responses::{Details, ProgramExit};
+use crate::service::process::event_stream::Details;
+use crate::service::process::exit::ProgramExit;
 use crate::service::process::screen::{Follower, Format, KeyModes, ScreenSettings};
 use crate::service::process::scrollback::{OutputStream, Scrollback};
 use crate::service::process::waits::Wait;

@@ -16,8 +16,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::dialect::Dialect;
+use super::exit::ProgramExit;
 use super::messages::{AttachEvent, AttachRole};
-use super::responses::ProgramExit;
 use super::screen::{Follower, KeyModes, ScreenSettings};
 #[cfg(feature = "screen")]
 use super::screen::{Format, View};

@@ -6,9 +6,9 @@ use std::{fmt, io};
 
 use serde_json::Value;
 
-use super::body::bad_request;
+use super::event_stream::Details;
+use super::fields::bad_request;
 use super::messages::{Control, dimension, out_of_range};
-use super::responses::Details;
 use crate::log_event::{log_event, word};
 use crate::record::{Loader, Record, RecordError, Saver};
 use crate::sys::TerminalSize;

@@ -12,16 +12,21 @@
 //! Clients that know other messages select another `Dialect`.
 
 pub(crate) mod attach;
-mod body;
+pub(crate) mod bodies;
 pub(crate) mod calls;
+mod collected;
 pub(crate) mod compat;
 pub(crate) mod dialect;
+pub(crate) mod event_stream;
 mod exec;
+pub(crate) mod exit;
+mod fields;
 pub mod messages;
 mod names;
 mod processes;
 pub(crate) mod program;
 pub(crate) mod programs;
+mod queries;
 mod recording;
 pub(crate) mod responses;
 #[cfg(not(feature = "screen"))]

@@ -11,15 +11,11 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::body::bad_request;
-use super::calls::RunRequest;
-use super::processes::AttachRequest;
+use super::bodies::RunRequest;
+use super::queries::AttachRequest;
 use crate::record::{Loader, Record, RecordError, Saver, record};
 use crate::service::id_map::IdMap;
-use crate::{ClientId, Principal, Rejection};
-
-/// The maximum length of a name.
-const MAX_NAME: usize = 64;
+use crate::{ClientId, Principal};
 
 /// Stale names are removed when there are more than this many times as many names as processes.
 const STALE: usize = 2;
@@ -127,17 +123,6 @@ impl Record for Names {
             waiting: IdMap::default(),
         })
     }
-}
-
-/// Checks a name. It is used in paths, so it has no characters that are escaped there.
-pub(super) fn check_name(name: &str) -> Result<(), Rejection> {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    if name.len() > MAX_NAME || !name.bytes().all(is_plain) || name.trim_matches('.').is_empty() {
-        return Err(bad_request(format!(
-            "a name has 1 to {MAX_NAME} ASCII letters, digits, '-', '_' and '.', and not only dots"
-        )));
-    }
-    Ok(())
 }
 
 impl Names {
@@ -270,16 +255,6 @@ mod tests {
 
     fn client(id: &str) -> ClientId {
         id.parse().expect("an id")
-    }
-
-    #[test]
-    fn names_are_plain() {
-        for good in ["a", "work-1", "A.b_c", &"x".repeat(64)] {
-            assert!(check_name(good).is_ok(), "{good}");
-        }
-        for bad in ["", ".", "..", "a/b", "a b", "%41", "ä", &"x".repeat(65)] {
-            assert!(check_name(bad).is_err(), "{bad}");
-        }
     }
 
     #[test]

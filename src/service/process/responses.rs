@@ -1,25 +1,19 @@
-//! The answers of the process API: responses, server-sent events, and how they tell the end of a program.
+//! The responses of the process API.
 
-use std::process::ExitStatus;
+use std::io;
 use std::time::SystemTime;
-use std::{fmt, io};
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-use super::body::bad_request;
 use super::calls::SpecFormat;
-use super::exec::CollectedOutput;
-use super::messages::AttachEvent;
+use super::collected::CollectedOutput;
+use super::event_stream::Details;
+use super::fields::bad_request;
 use super::program::Program;
-use super::scrollback::OutputStream;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 use crate::service::Endpoint;
-use crate::service::child::signal_name;
-use crate::sys::{code_or_signal, usage};
-use crate::{Context, Rejection, Request, Response, StatusCode, Time};
+use crate::sys::usage;
+use crate::{Context, Rejection, Response, StatusCode, Time};
 
 /// An entry of the list of processes. `with_usage` adds its use of processor time and memory.
 pub(crate) fn summary(program: &mut Program, now: Time, with_usage: bool) -> Value {
@@ -183,128 +177,4 @@ pub(super) fn spec(format: SpecFormat, endpoint: &Endpoint) -> Response {
 
 pub(super) fn rfc3339(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time).to_string()
-}
-
-/// How a program ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ProgramExit {
-    /// The exit code; 128 plus the number of the signal that killed the program, as shells count.
-    pub(crate) code: i32,
-    /// The name of the signal that killed the program.
-    pub(crate) signal: Option<&'static str>,
-}
-
-impl Record for ProgramExit {
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        let Self { code, signal } = self;
-        object!({"code": code, "signal": signal})
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        let code: i32 = fields.take("code", from)?;
-        let signal: Option<String> = fields.take("signal", from)?;
-        // The code says which signal it was.
-        let signal = signal.map(|_| signal_name(code - 128));
-        Ok(Self { code, signal })
-    }
-}
-
-/// The exit code if the status of a program is unknown.
-const UNKNOWN: i32 = 255;
-
-impl From<Option<ExitStatus>> for ProgramExit {
-    fn from(status: Option<ExitStatus>) -> Self {
-        match status.map(code_or_signal) {
-            Some(Ok(code)) => Self { code, signal: None },
-            Some(Err(signal)) => Self {
-                code: 128 + signal,
-                signal: Some(signal_name(signal)),
-            },
-            None => Self {
-                code: UNKNOWN,
-                signal: None,
-            },
-        }
-    }
-}
-
-impl ProgramExit {
-    /// The code as a byte; 255 if it does not fit.
-    pub(crate) fn code_byte(self) -> u8 {
-        u8::try_from(self.code).unwrap_or(u8::MAX)
-    }
-
-    /// The reason of a CLOSE frame: `exited with code 3`, or `killed by SIGTERM`.
-    pub(crate) fn reason(self) -> String {
-        match self.signal {
-            Some(signal) => format!("killed by {signal}"),
-            None => self.to_string(),
-        }
-    }
-}
-
-impl From<ProgramExit> for AttachEvent {
-    fn from(exit: ProgramExit) -> Self {
-        Self::Exit {
-            code: exit.code,
-            signal: exit.signal.map(str::to_owned),
-        }
-    }
-}
-
-impl fmt::Display for ProgramExit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.signal {
-            Some(signal) => write!(f, "was killed by {signal}"),
-            None => write!(f, "exited with code {}", self.code),
-        }
-    }
-}
-
-/// Whether answers have fields that the process API of kernel-images does not have: `?details=1`. The schema of that API
-/// allows no others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Details {
-    Usual,
-    All,
-}
-
-impl Details {
-    /// Reads the query of a request.
-    pub(crate) fn of(request: &Request<'_>) -> Result<Self, Rejection> {
-        match request.parameters("details").last().as_deref() {
-            None | Some("0" | "false") => Ok(Self::Usual),
-            Some("1" | "true") => Ok(Self::All),
-            Some(_) => Err(bad_request("'details' is not 0 or 1")),
-        }
-    }
-}
-
-/// Output of which `end` is the offset after the last byte.
-pub(super) fn output_event(stream: OutputStream, bytes: &[u8], end: u64) -> String {
-    let (stream, data) = (stream.name(), BASE64_STANDARD.encode(bytes));
-    format!("id: {end}\ndata: {{\"stream\":\"{stream}\",\"data_b64\":\"{data}\"}}\n\n")
-}
-
-/// The output between two offsets is no longer kept.
-pub(super) fn gap_event(details: Details, from: u64, to: u64) -> String {
-    match details {
-        Details::All => {
-            format!("id: {to}\ndata: {{\"event\":\"gap\",\"from\":{from},\"to\":{to}}}\n\n")
-        }
-        // The id of the next event shows the gap as well.
-        Details::Usual => format!(": gap {from} {to}\n\n"),
-    }
-}
-
-/// The last event of a stream.
-pub(super) fn exit_event(details: Details, exit: ProgramExit) -> String {
-    let code = exit.code;
-    match exit.signal.filter(|_| details == Details::All) {
-        Some(signal) => {
-            format!("data: {{\"event\":\"exit\",\"exit_code\":{code},\"signal\":\"{signal}\"}}\n\n")
-        }
-        None => format!("data: {{\"event\":\"exit\",\"exit_code\":{code}}}\n\n"),
-    }
 }

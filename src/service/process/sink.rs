@@ -3,10 +3,11 @@
 use serde_json::Value;
 
 use super::attach::{Attachments, ReaderOutput};
+use super::collected::CollectedOutput;
 use super::dialect::Dialect;
-use super::exec::CollectedOutput;
+use super::event_stream::{exit_event, gap_event, output_event};
+use super::exit::ProgramExit;
 use super::messages::AttachEvent;
-use super::responses::{ProgramExit, exit_event, gap_event, output_event};
 use super::scrollback::OutputStream;
 use crate::record::{Loader, Record, RecordError, Saver};
 use crate::sys::TerminalSize;

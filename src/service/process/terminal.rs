@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 
 use super::LINGER;
 use super::attach::{Attachments, Replay, Role, Sharing};
-use super::body::bad_request;
-use super::calls::{AttachQuery, find_account, size_of};
+use super::bodies::find_account;
 use super::dialect::Dialect;
+use super::fields::bad_request;
 use super::program::{Launch, MARK, PassEnv};
 use super::programs::Programs;
+use super::queries::{AttachQuery, size_of};
 use super::recording::{RecordConfig, Recorder};
 use super::responses::rfc3339;
 use super::sink::{ContextOutput, RESTARTING, Sink};

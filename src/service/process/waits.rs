@@ -9,9 +9,9 @@ use regex_lite::{Regex, RegexBuilder};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::body::{BodyFields, FieldType, Schema, bad_request};
 use super::calls::no_process;
 use super::compat::Compat;
+use super::fields::{BodyFields, FieldType, Schema, bad_request};
 use super::program::Program;
 use super::programs::Programs;
 use super::screen::{Format, View};

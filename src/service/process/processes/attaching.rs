@@ -6,26 +6,18 @@ use super::naming::refuse_waiter;
 use super::settings::SessionCommand;
 use super::{Processes, Purpose, Start, is_shared};
 use crate::service::process::attach::{ReaderOutput, Replay, Role};
-use crate::service::process::body::bad_request;
-use crate::service::process::calls::{
-    AttachQuery, ProcessRef, RunRequest, no_process, replay_screen, since, size_of, switch,
-};
+use crate::service::process::bodies::RunRequest;
+use crate::service::process::calls::{ProcessRef, no_process};
 use crate::service::process::compat::Compat;
 use crate::service::process::dialect::{Dialect, log_failed_resize};
+use crate::service::process::fields::bad_request;
 use crate::service::process::messages::AttachEvent;
 use crate::service::process::names::{NameKey, Named, RequestDigest, Waiter};
+use crate::service::process::queries::{
+    AttachQuery, AttachRequest, replay_screen, since, size_of, switch,
+};
 use crate::service::process::sink::ContextOutput;
 use crate::{ClientId, CloseCode, Context, Rejection, Request, Route, StatusCode};
-
-/// A valid attach request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AttachRequest {
-    query: AttachQuery,
-    pub(super) dialect: Dialect,
-    replay: Replay,
-    /// Whether the client has given a name, so that it does not know the id.
-    is_by_name: bool,
-}
 
 /// A handshake that was accepted.
 #[derive(Debug)]

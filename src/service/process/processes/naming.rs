@@ -3,7 +3,8 @@
 use uuid::Uuid;
 
 use super::{Processes, Purpose, Start, respond};
-use crate::service::process::calls::{RunRequest, no_process};
+use crate::service::process::bodies::RunRequest;
+use crate::service::process::calls::no_process;
 use crate::service::process::names::{NameKey, Named, NamedProcess, RequestDigest, Waiter};
 use crate::service::process::responses::ensured;
 use crate::service::process::sink::ContextOutput;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::LINGER;
 use crate::service::Endpoint;
-use crate::service::process::compat::Compat;
+use crate::service::process::LINGER;
 #[cfg(feature = "cli")]
-use crate::service::process::names::check_name;
+use crate::service::process::calls::check_name;
+use crate::service::process::compat::Compat;
 use crate::service::process::recording::RecordConfig;
 
 /// The settings of the process API.

@@ -18,8 +18,8 @@ use self::streams::{
 };
 pub(crate) use self::streams::{Launch, MARK, PassEnv};
 use super::attach::Role;
+use super::exit::ProgramExit;
 use super::recording::{Recorder, Recording};
-use super::responses::ProgramExit;
 use super::scrollback::OutputStream;
 use super::sink::{ContextOutput, Sink};
 use crate::log_event::log_event;
