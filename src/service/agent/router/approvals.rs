@@ -1,7 +1,10 @@
 //! Permission requests for observers, who may answer them if the settings permit it.
 
-use super::sessions::{SessionKey, Sessions};
-use super::{AgentRequest, Exchange, RouterOutput};
+use super::exchange::Exchange;
+use super::output::RouterOutput;
+use super::requests::AgentRequest;
+use super::session_key::SessionKey;
+use super::sessions::Sessions;
 use crate::ClientId;
 use crate::log_event::{log_event, word};
 use crate::service::json::{quote, unescape};

@@ -7,14 +7,12 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::{Router, RouterOutput};
+use crate::ClientId;
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
 use crate::service::json::{Skimmer, why_not_json};
 use crate::service::jsonrpc::{
-    Envelope, EnvelopeError, IdKey, MessageKind, TOO_LONG, batch_messages, code, error, is_array,
-    parse_error,
+    Envelope, EnvelopeError, IdKey, MessageKind, batch_messages, code, error, parse_error,
 };
-use crate::{ClientId, Time};
 
 /// The bytes of collected responses of all batches of a sender after which those of a batch are sent, although others are missing.
 const MAX_COLLECTED: usize = 1 << 20;
@@ -204,77 +202,5 @@ impl Batches {
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.0.values().map(Vec::len).sum()
-    }
-}
-
-impl Router {
-    /// Whether a client may send batches: it has initialized the connection with a version of the protocol that has them.
-    fn takes_batches(&self, client: ClientId) -> bool {
-        let state = self.exchange.clients.get(client);
-        let process = state.and_then(|state| state.process);
-        process.is_some_and(|process| self.exchange.has_batches(process))
-    }
-
-    /// Takes the message of a client apart if it is a batch, and handles its messages. Returns false if it is none.
-    pub(super) fn batch_from_client(
-        &mut self,
-        now: Time,
-        client: ClientId,
-        text: &str,
-        output: &mut impl RouterOutput,
-    ) -> bool {
-        if !is_array(text) || !self.takes_batches(client) {
-            return false;
-        }
-        if output.is_long_json(text.len()) {
-            output.count_long_json();
-            let refused = error("null", code::INVALID, "Invalid request", Some(TOO_LONG));
-            output.to_client(client, &[&refused]);
-            return true;
-        }
-        let sender = BatchSender::Client(client);
-        match output.batches().begin(sender, text) {
-            Ok((messages, answer)) => {
-                if !output.count_messages(client, messages.len().saturating_sub(1)) {
-                    return true;
-                }
-                for message in messages {
-                    self.handle_client_message(now, client, message, output);
-                }
-                if let Some(answer) = answer {
-                    output.to_client(client, &[&answer]);
-                }
-            }
-            Err(refused) => output.to_client(client, &[&refused]),
-        }
-        true
-    }
-
-    /// Takes the message of an agent process apart if it is a batch, and handles its messages. Returns false if it is none.
-    pub(super) fn batch_from_agent(
-        &mut self,
-        now: Time,
-        process: usize,
-        text: &str,
-        output: &mut impl RouterOutput,
-    ) -> bool {
-        if !is_array(text) || !self.exchange.has_batches(process) {
-            return false;
-        }
-        match output.batches().begin(BatchSender::Process(process), text) {
-            Ok((messages, answer)) => {
-                for message in messages {
-                    self.route_from_agent(now, process, message, output);
-                }
-                if let Some(answer) = answer {
-                    output.to_agent(process, &[&answer]);
-                }
-            }
-            Err(refused) => {
-                log::warn!("refused a batch of the agent: {refused}");
-                output.to_agent(process, &[&refused]);
-            }
-        }
-        true
     }
 }

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use super::sessions::SessionKey;
-use super::{Run, remove};
+use super::processes::Run;
+use super::session_key::SessionKey;
 use crate::record::record;
 use crate::service::agent::initialize::{Capabilities, ClientToolSet};
 use crate::service::id_map::IdMap;
@@ -338,4 +338,11 @@ fn elicitation_of<'a>(envelope: &Envelope<'a>) -> Option<Cow<'a, str>> {
     let id = &envelope.text[member(envelope.text, body, "elicitationId")?];
     let id = id.starts_with('"').then(|| unescape(id))?;
     (id.len() <= MAX_ELICITATION_ID).then_some(id)
+}
+
+/// Removes the first occurrence of an item. Does not keep the order.
+pub(super) fn remove<T: PartialEq>(list: &mut Vec<T>, item: &T) {
+    if let Some(at) = list.iter().position(|other| other == item) {
+        list.swap_remove(at);
+    }
 }

@@ -4,8 +4,13 @@
 //! The router asks for one wake-up, at the earliest known deadline. The request may be answered before that, so a wake-up
 //! may find nothing to do.
 
-use super::sessions::SessionKey;
-use super::{AbandonedRequest, BatchSender, MAX_ORPHANED, RequestClass, Router, RouterOutput};
+use super::Router;
+use super::batches::BatchSender;
+use super::limits::MAX_ORPHANED;
+use super::output::RouterOutput;
+use super::requests::{AbandonedRequest, RequestClass};
+use super::session_key::SessionKey;
+use super::updates::cancel_session;
 use crate::service::agent::response::client_gone;
 use crate::service::json::quote;
 use crate::service::jsonrpc::{cancellation, code, error};
@@ -124,15 +129,6 @@ impl Router {
         }
         self.exchange.stop_unused(&self.sessions);
     }
-}
-
-/// The notification that cancels the turn of a session. `session` is its quoted id.
-pub(super) fn cancel_session(session: &str) -> [&str; 3] {
-    [
-        r#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"#,
-        session,
-        "}}",
-    ]
 }
 
 impl Router {

@@ -3,11 +3,13 @@
 
 use std::ops::Range;
 
-use super::clients::{ClientState, Clients};
+use super::clients::{ClientState, Clients, remove};
+use super::counters::RouterCounters;
+use super::limits::RouterLimits;
+use super::output::RouterOutput;
 use super::processes::{Process, Processes};
 use super::requests::{ClientCall, ClientRequest, RequestClass, Requests, cancelled_id};
-use super::sessions::SessionKey;
-use super::{RouterCounters, RouterLimits, RouterOutput, remove};
+use super::session_key::SessionKey;
 use crate::ClientId;
 use crate::record::state;
 use crate::service::agent::Approvals;

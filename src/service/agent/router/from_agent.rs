@@ -3,17 +3,23 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::Router;
+use super::batches::BatchSender;
+use super::exchange::Exchange;
 use super::history::Entry;
-use super::sessions::{NewTokens, Receiver, Session, SessionKey, turn_ended};
-use super::{
-    AbandonedRequest, AgentRequest, ClientRequest, Exchange, MAX_KEPT_REQUEST, MAX_SESSION_ID,
-    RequestClass, Router, RouterOutput, is_cancellation,
+use super::limits::{MAX_KEPT_REQUEST, MAX_SESSION_ID};
+use super::output::RouterOutput;
+use super::requests::{
+    AbandonedRequest, AgentRequest, ClientRequest, RequestClass, is_cancellation,
 };
+use super::session_key::SessionKey;
+use super::sessions::{NewTokens, Receiver, Session};
+use super::updates::turn_ended;
 use crate::service::agent::named::{Named, TooMany};
 use crate::service::agent::response::{client_gone, with_meta};
 use crate::service::jsonrpc::{
     Envelope, IdRecovery, MAX_ID, MessageKind, RecoveredId, Reference, assigned, code, error,
-    splice, with_id,
+    is_array, splice, with_id,
 };
 use crate::{ClientId, Time};
 
@@ -34,6 +40,34 @@ struct Asked {
 }
 
 impl Router {
+    /// Takes the message of an agent process apart if it is a batch, and handles its messages. Returns false if it is none.
+    pub(super) fn batch_from_agent(
+        &mut self,
+        now: Time,
+        process: usize,
+        text: &str,
+        output: &mut impl RouterOutput,
+    ) -> bool {
+        if !is_array(text) || !self.exchange.has_batches(process) {
+            return false;
+        }
+        match output.batches().begin(BatchSender::Process(process), text) {
+            Ok((messages, answer)) => {
+                for message in messages {
+                    self.route_from_agent(now, process, message, output);
+                }
+                if let Some(answer) = answer {
+                    output.to_agent(process, &[&answer]);
+                }
+            }
+            Err(refused) => {
+                log::warn!("refused a batch of the agent: {refused}");
+                output.to_agent(process, &[&refused]);
+            }
+        }
+        true
+    }
+
     /// Handles a message from an agent process, which is a sign of life.
     pub(crate) fn handle_agent_message(
         &mut self,

@@ -2,15 +2,18 @@
 
 use std::ops::Range;
 
+use super::Router;
+use super::batches::BatchSender;
+use super::limits::MAX_INITIALIZE;
 use super::observers::{is_for_watch_scope, watch_only};
-use super::sessions::{Session, SessionError, SessionKey};
-use super::{
-    ClientCall, ClientRequest, MAX_INITIALIZE, RequestClass, Router, RouterOutput, is_cancellation,
-};
+use super::output::RouterOutput;
+use super::requests::{ClientCall, ClientRequest, RequestClass, is_cancellation};
+use super::session_key::SessionKey;
+use super::sessions::{Session, SessionError};
 use crate::service::agent::BINARY;
 use crate::service::jsonrpc::{
     Envelope, EnvelopeError, IdRanges, MAX_ID, MessageKind, PROGRESS, TOO_LONG, assigned, code,
-    error, invalid_message_error, member, success,
+    error, invalid_message_error, is_array, member, success,
 };
 use crate::{ClientId, CloseCode, Time};
 
@@ -36,6 +39,48 @@ fn replays(envelope: &Envelope<'_>, method: &str) -> bool {
 }
 
 impl Router {
+    /// Whether a client may send batches: it has initialized the connection with a version of the protocol that has them.
+    fn takes_batches(&self, client: ClientId) -> bool {
+        let state = self.exchange.clients.get(client);
+        let process = state.and_then(|state| state.process);
+        process.is_some_and(|process| self.exchange.has_batches(process))
+    }
+
+    /// Takes the message of a client apart if it is a batch, and handles its messages. Returns false if it is none.
+    pub(super) fn batch_from_client(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        text: &str,
+        output: &mut impl RouterOutput,
+    ) -> bool {
+        if !is_array(text) || !self.takes_batches(client) {
+            return false;
+        }
+        if output.is_long_json(text.len()) {
+            output.count_long_json();
+            let refused = error("null", code::INVALID, "Invalid request", Some(TOO_LONG));
+            output.to_client(client, &[&refused]);
+            return true;
+        }
+        let sender = BatchSender::Client(client);
+        match output.batches().begin(sender, text) {
+            Ok((messages, answer)) => {
+                if !output.count_messages(client, messages.len().saturating_sub(1)) {
+                    return true;
+                }
+                for message in messages {
+                    self.handle_client_message(now, client, message, output);
+                }
+                if let Some(answer) = answer {
+                    output.to_client(client, &[&answer]);
+                }
+            }
+            Err(refused) => output.to_client(client, &[&refused]),
+        }
+        true
+    }
+
     /// Handles a message from a client.
     pub(crate) fn handle_client_message(
         &mut self,

@@ -3,13 +3,16 @@
 
 use std::ops::Range;
 
+use super::Router;
+use super::exchange::Exchange;
 use super::observers::name_of;
+use super::output::RouterOutput;
 use super::processes::Process;
-use super::{Capabilities, Exchange, RequestClass, Router, RouterOutput};
+use super::requests::RequestClass;
 use crate::service::agent::Approvals;
 use crate::service::agent::initialize::{
-    ClientToolSet, Initialize, PendingInitialize, declares_resume, kind_of, version_of,
-    with_all_requests, with_client_tools,
+    Capabilities, ClientToolSet, Initialize, PendingInitialize, declares_resume, kind_of,
+    version_of, with_all_requests, with_client_tools,
 };
 use crate::service::agent::response::with_meta;
 use crate::service::json::{Skimmer, quote};

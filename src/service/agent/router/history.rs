@@ -3,10 +3,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use super::observers::{agent_message_of, prompt_updates, turn_complete};
-use super::sessions::{SessionKey, Sessions};
-use super::{Router, RouterOutput};
-use crate::ClientId;
+use super::updates::agent_message_of;
 use crate::record::{record, record_names, state};
 use crate::service::jsonrpc::{Envelope, member};
 
@@ -14,7 +11,7 @@ use crate::service::jsonrpc::{Envelope, member};
 pub(super) const MAX_ALL: usize = 64 << 20;
 
 /// The part of the memory for clients that all histories may take.
-const MAX_SHARE: usize = 16;
+pub(super) const MAX_SHARE: usize = 16;
 
 /// What an entry of a history is. In version 1, the agent sends no updates for prompts and the end of turns, so observers get the
 /// router's. These are written when they are needed.
@@ -75,6 +72,25 @@ impl HistoryPolicy {
 }
 
 impl History {
+    /// The bytes of the entries.
+    pub(super) fn len(&self) -> usize {
+        self.text.len()
+    }
+
+    /// Whether there have been entries, even if they are no longer kept.
+    pub(super) fn had_entries(&self) -> bool {
+        !self.entries.is_empty() || self.is_cut()
+    }
+
+    /// Notes that earlier updates were forgotten: until the agent has sent them again for this claim, or for good.
+    pub(super) fn forgotten(claim: Option<u64>) -> Self {
+        Self {
+            is_cut: claim.is_none(),
+            forgotten_for: claim,
+            ..Self::default()
+        }
+    }
+
     /// Whether earlier updates are no longer kept.
     pub(super) fn is_cut(&self) -> bool {
         self.is_cut || self.forgotten_for.is_some()
@@ -86,7 +102,7 @@ impl History {
     }
 
     /// Adds an entry, and drops the oldest ones if there are more than `most` bytes.
-    fn push(&mut self, entry: Entry, text: &str, most: usize) {
+    pub(super) fn push(&mut self, entry: Entry, text: &str, most: usize) {
         while self.text.len() + text.len() > most
             && let Some((_, length)) = self.entries.pop_front()
         {
@@ -102,7 +118,7 @@ impl History {
     }
 
     /// The entries from a position on.
-    fn entries(
+    pub(super) fn entries(
         &self,
         from: usize,
     ) -> impl DoubleEndedIterator<Item = (usize, Entry, Cow<'_, str>)> {
@@ -176,98 +192,6 @@ impl History {
     }
 }
 
-impl Sessions {
-    /// Keeps an entry of a session's history for clients that attach later.
-    pub(super) fn remember(&mut self, key: &SessionKey, entry: Entry, text: &str) {
-        if self.history.each == 0 {
-            return;
-        }
-        let HistoryBudget { each, all, bytes } = self.history;
-        if let Some(session) = self.get_mut(key) {
-            let before = session.history.text.len();
-            // Half of the memory is left to sessions that have a client.
-            let most = if session.controller().is_some() {
-                all
-            } else {
-                all / 2
-            };
-            let room = most.saturating_sub(bytes);
-            session.history.push(entry, text, each.min(before + room));
-            self.history.bytes = bytes + session.history.text.len() - before;
-        }
-    }
-
-    /// Forgets the updates of a session, because its agent is about to send them again for a claim.
-    pub(super) fn forget_history_for(&mut self, claim: u64, key: &SessionKey) {
-        let had_updates = self.forget_history(key);
-        if let Some(session) = self.get_mut(key).filter(|_| had_updates) {
-            session.history.forgotten_for = Some(claim);
-        }
-    }
-
-    /// Forgets the updates of a session whose client has left if the histories take more than half of the memory for them. So the
-    /// other half is left to sessions that have a client.
-    pub(super) fn make_room_for_histories(&mut self, key: &SessionKey) {
-        if self.history.bytes > self.history.all / 2 {
-            let had_updates = self.forget_history(key);
-            if let Some(session) = self.get_mut(key) {
-                session.history.is_cut = had_updates;
-            }
-        }
-    }
-
-    /// Forgets the updates of a session. Returns whether there have been any, even if they were no longer kept.
-    pub(super) fn forget_history(&mut self, key: &SessionKey) -> bool {
-        let Some(session) = self.get_mut(key) else {
-            return false;
-        };
-        let history = std::mem::take(&mut session.history);
-        self.history.bytes -= history.text.len();
-        !history.entries.is_empty() || history.is_cut()
-    }
-
-    /// Sends a client the updates of a session that its policy asks for.
-    pub(super) fn replay(
-        &self,
-        key: &SessionKey,
-        policy: HistoryPolicy,
-        client: ClientId,
-        output: &mut impl RouterOutput,
-    ) {
-        let from = match policy {
-            HistoryPolicy::Full => 0,
-            HistoryPolicy::After(from) => from,
-            HistoryPolicy::PendingOnly | HistoryPolicy::None => return,
-        };
-        let Some(session) = self.get(key) else {
-            return;
-        };
-        // The whole history was searched for a position, or is sent.
-        output.charge(session.history.text.len());
-        let mut last = None;
-        for (_, entry, text) in session.history.entries(from) {
-            match entry {
-                Entry::Update => {
-                    last = agent_message_of(&text).map(str::to_owned).or(last);
-                    output.to_client(client, &[&text]);
-                }
-                Entry::Prompt => {
-                    last = None;
-                    for update in prompt_updates(key, &text) {
-                        output.to_client(client, &[&update]);
-                    }
-                }
-                Entry::TurnComplete => {
-                    if let Ok(response) = Envelope::parse(&text) {
-                        let update = turn_complete(key, &response, last.take().as_deref());
-                        output.to_client(client, &[&update]);
-                    }
-                }
-            }
-        }
-    }
-}
-
 /// The limit on histories, and their size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HistoryBudget {
@@ -284,10 +208,3 @@ state!(HistoryBudget {
     keep all,
     bytes,
 });
-
-impl Router {
-    /// Limits the histories to a part of `memory`, the bytes that may be held for clients. Otherwise, they could keep new clients out.
-    pub(crate) fn limit_histories(&mut self, memory: usize) {
-        self.sessions.history.all = MAX_ALL.min(memory / MAX_SHARE);
-    }
-}

@@ -1,6 +1,7 @@
 //! The list of a client's own sessions, in pages: a method of Outrigger for agents that cannot list them.
 
-use super::{Router, RouterOutput};
+use super::Router;
+use super::output::RouterOutput;
 use crate::ClientId;
 use crate::service::json::{quote, unescape};
 use crate::service::jsonrpc::{Envelope, code, error, success};

@@ -16,173 +16,42 @@ mod approvals;
 mod batches;
 mod clients;
 mod connections;
+mod counters;
 mod ended_sessions;
 mod exchange;
 mod from_agent;
 mod from_client;
 mod handshakes;
 mod history;
+mod limits;
 mod listing;
 mod mode;
 mod observers;
+mod output;
+mod placement;
 mod processes;
 mod requests;
 mod served;
+mod session_key;
 mod sessions;
+mod updates;
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use super::durable::Announcement;
-use super::initialize::{Capabilities, ClientToolSet};
-use super::{AgentProtocol, Approvals, UnknownSessions};
-use crate::record::{record, state};
-use crate::{ClientId, CloseCode, Histogram, Principal, Scope};
-pub(crate) use batches::{BatchSender, Batches, Collected};
 use exchange::Exchange;
-pub(crate) use observers::Viewer;
-pub(crate) use processes::ProcessChange;
-use processes::Run;
-use requests::{AgentRequest, ClientCall, ClientRequest, RequestClass, is_cancellation};
-pub(crate) use served::{ServedError, ServedRequest};
-pub(crate) use sessions::SessionKey;
-use sessions::Sessions;
+use history::{MAX_ALL, MAX_SHARE};
+use requests::RequestClass;
+use sessions::{SessionFigures, Sessions};
 
-/// The maximum length of a client's first message in bytes. It is kept as long as the agent runs.
-pub(super) const MAX_INITIALIZE: usize = 1 << 20;
-/// The maximum number of recorded requests whose clients have disconnected. The agent may still work on them.
-const MAX_ORPHANED: usize = 1024;
-/// The maximum length of a permission request that is kept while a client answers it, in bytes.
-const MAX_KEPT_REQUEST: usize = 64 << 10;
-/// The maximum length of a session id in bytes, unescaped.
-const MAX_SESSION_ID: usize = 1024;
+use crate::ClientId;
+use crate::record::state;
+use crate::service::agent::Approvals;
 
-/// The limits on what one client may hold, and on the totals of all clients.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RouterLimits {
-    /// Requests of one client that the agent has not answered.
-    pub(crate) client_requests: usize,
-    /// Requests of the agent that one client has not answered.
-    pub(crate) agent_requests: usize,
-    /// Sessions of one client.
-    pub(crate) sessions: usize,
-    /// Sessions of all clients, including detached ones and those that are being created.
-    pub(crate) all_sessions: usize,
-    /// Records of ended sessions.
-    pub(crate) ended_sessions: usize,
-    /// The protocol that the agent speaks. `mode.rs` says what depends on it.
-    pub(crate) protocol: AgentProtocol,
-    /// How long a session stays in the table after its client has disconnected.
-    pub(crate) grace: Option<Duration>,
-    /// Whether clients may load sessions that the router has never seen.
-    pub(crate) unknown_sessions: UnknownSessions,
-    /// Who may answer permission requests.
-    pub(crate) approvals: Approvals,
-    /// The bytes of the last updates of each session that are kept for those who attach to it.
-    pub(crate) history: usize,
-    /// Agent processes.
-    pub(crate) processes: usize,
-    /// What the server can do for the agent in the place of clients that ask for it.
-    pub(crate) tools: ClientToolSet,
-    /// Whether one process serves clients of every kind.
-    pub(crate) is_one_process: bool,
-    /// How long the agent may take to answer `initialize`.
-    pub(crate) initialize_timeout: Option<Duration>,
-    /// How long the agent may take to answer a client's request, except `session/prompt` and `initialize`.
-    pub(crate) request_timeout: Option<Duration>,
-    /// How long a client may take to answer the agent's request.
-    pub(crate) answer_timeout: Option<Duration>,
-}
-
-/// Receives the messages that the router sends.
-pub(crate) trait RouterOutput {
-    /// Sends `initialize` to an agent process, before any other line.
-    fn initialize_agent(&mut self, process: usize, parts: &[&str]);
-    /// Sends a line to an agent process, in parts.
-    fn to_agent(&mut self, process: usize, parts: &[&str]);
-    /// Sends a message to a client, in parts.
-    fn to_client(&mut self, client: ClientId, parts: &[&str]);
-    /// Sends one message to several clients, which share it.
-    fn to_clients(&mut self, clients: &[ClientId], text: &str) {
-        for client in clients {
-            self.to_client(*client, &[text]);
-        }
-    }
-    /// Passes on a request of the agent that the server answers in the place of a client. [`Router::handle_served`] takes the
-    /// answer.
-    fn serve(&mut self, request: ServedRequest<'_>) {
-        let _ = request;
-    }
-    /// Whether a client's message of this length must be refused, unless it is a prompt.
-    fn is_long_json(&self, length: usize) -> bool {
-        let _ = length;
-        false
-    }
-    /// Counts `more` messages of a client's batch against its rate limit. If it exceeds the limit, it is closed, and the result is false.
-    fn count_messages(&mut self, client: ClientId, more: usize) -> bool {
-        let _ = (client, more);
-        true
-    }
-    /// Counts a message that is refused because of its length.
-    fn count_long_json(&mut self) {}
-    /// Closes a client.
-    fn close(&mut self, client: ClientId, code: CloseCode, reason: &str);
-    /// Charges the work of reading this many bytes.
-    fn charge(&mut self, bytes: usize) {
-        let _ = bytes;
-    }
-    /// Returns a new secret that cannot be guessed.
-    fn secret(&mut self) -> String;
-    /// Whether a client's connection was cut and can be resumed, or the client has not answered the last PING. Its
-    /// sessions can then be taken over.
-    fn is_away(&self, client: ClientId) -> bool;
-    /// What a client's token permits.
-    fn scope(&self, client: ClientId) -> Scope;
-    /// Whether a client's token permits only observing.
-    fn has_watch_scope(&self, client: ClientId) -> bool {
-        self.scope(client) < Scope::Use
-    }
-    /// Whether a client's connection can be resumed after a cut.
-    fn is_resumable(&self, client: ClientId) -> bool;
-    /// The batches whose requests were not all answered. [`RouterOutput::to_client`] and [`RouterOutput::to_agent`] let them
-    /// [collect](Batches::collect) the responses.
-    fn batches(&mut self) -> &mut Batches;
-    /// What the response to `initialize` announces to a client that can resume its connection with cursors.
-    fn announcement(&self, client: ClientId) -> Option<Announcement> {
-        let _ = client;
-        None
-    }
-    /// What the response to `initialize` says about the server.
-    fn server_facts(&self) -> ServerFacts {
-        ServerFacts::default()
-    }
-}
-
-/// What clients learn about the server in the response to `initialize`.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ServerFacts {
-    /// The maximum length of a client's message in bytes.
-    pub(crate) max_message: Option<usize>,
-    /// The directory in which agents start, which is where a new session probably works.
-    pub(crate) directory: Option<String>,
-    /// The directory below which the server reads and writes files for clients.
-    pub(crate) files_below: Option<String>,
-}
-
-/// A request that has timed out, or whose client has disconnected, and whose response will open a session.
-#[derive(Debug)]
-struct AbandonedRequest {
-    client: ClientId,
-    principal: Principal,
-    /// The session that it loads, or `None` if it creates one.
-    session: Option<Arc<str>>,
-}
-
-record!(AbandonedRequest {
-    client,
-    principal,
-    session,
-});
+pub(crate) use self::batches::{BatchSender, Batches, Collected};
+pub(crate) use self::counters::RouterCounters;
+pub(crate) use self::limits::RouterLimits;
+pub(crate) use self::observers::Viewer;
+pub(crate) use self::output::{RouterOutput, ServedError, ServedRequest, ServerFacts};
+pub(crate) use self::processes::ProcessChange;
+pub(crate) use self::session_key::SessionKey;
 
 /// What the router holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,80 +68,6 @@ pub(crate) struct RouterFigures {
     pub(crate) history: usize,
     /// Records of ended sessions.
     pub(crate) ended_sessions: usize,
-}
-
-/// The router's counters since its start.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct RouterCounters {
-    /// Requests of clients that concern sessions, other than prompts.
-    pub(crate) session_requests: u64,
-    pub(crate) prompts: u64,
-    pub(crate) other_requests: u64,
-    pub(crate) initializes: u64,
-    pub(crate) notifications: u64,
-    /// Messages that were rejected because of the session that they name.
-    pub(crate) denied: u64,
-    /// Messages that had no receiver.
-    pub(crate) dropped: u64,
-    /// Messages of the agent that were dropped because they name sessions of several clients, or that of another client.
-    pub(crate) crossing: u64,
-    /// Requests that were not answered in time.
-    pub(crate) timed_out: u64,
-    /// The time from a request to its response.
-    pub(crate) answers: Histogram,
-}
-
-record!(RouterCounters {
-    session_requests,
-    prompts,
-    other_requests,
-    initializes,
-    notifications,
-    denied,
-    dropped,
-    crossing,
-    timed_out,
-    answers,
-});
-
-impl RouterCounters {
-    /// Counts and logs a message from the agent that refers to sessions of several clients.
-    fn drop_crossing(&mut self, method: &str) {
-        self.crossing += 1;
-        let start = &method[..method.floor_char_boundary(100)];
-        log::warn!("dropped a message of the agent: {start:?} names sessions of several clients");
-    }
-
-    /// Counts and logs a response of the agent to no request.
-    fn drop_response(&mut self, id: &str) {
-        self.dropped += 1;
-        let start = &id[..id.floor_char_boundary(100)];
-        log::debug!("dropped a response of the agent: no request has the id {start}");
-    }
-
-    /// Counts and logs a notification of the agent about a request that is not pending.
-    fn drop_notification(&mut self, method: &str) {
-        self.dropped += 1;
-        let start = &method[..method.floor_char_boundary(100)];
-        log::debug!("dropped a notification of the agent: {start:?} is about no pending request");
-    }
-
-    /// Counts a request of a client that is passed on.
-    fn count_request(&mut self, class: RequestClass) {
-        *match class {
-            RequestClass::Create | RequestClass::Claim | RequestClass::End | RequestClass::List => {
-                &mut self.session_requests
-            }
-            RequestClass::Prompt => &mut self.prompts,
-            RequestClass::Listen | RequestClass::Other => &mut self.other_requests,
-        } += 1;
-    }
-
-    /// Counts and logs a response or a notification of a client that has no receiver.
-    fn drop_client_message(&mut self, client: ClientId, why: &str) {
-        self.dropped += 1;
-        log::debug!("dropped a response or a notification of {client}: {why}");
-    }
 }
 
 /// The router of a shared agent.
@@ -372,6 +167,74 @@ impl Router {
         state.is_some_and(|state| !state.sessions.is_empty() || !state.observed.is_empty())
     }
 
+    /// The sessions that a client controls or can still resume: at most `most`, in the order of their ids.
+    pub(crate) fn session_figures(&self, most: usize) -> Vec<SessionFigures> {
+        self.sessions.figures(&self.exchange.requests, most)
+    }
+
+    /// Reports the state of the turns in a client's sessions. In version 2, the client is sent updates. Otherwise, returns the states by
+    /// session, as JSON.
+    pub(crate) fn report_turns(
+        &self,
+        client: ClientId,
+        output: &mut impl RouterOutput,
+    ) -> Option<Vec<(String, String)>> {
+        let state = self.exchange.clients.get(client)?;
+        let requests = &self.exchange.requests;
+        let is_asked = |session: &SessionKey| {
+            let mut asked = requests.of_agent.values();
+            asked.any(|request| {
+                request.permission
+                    && request.client == client
+                    && request.session.as_ref() == Some(session)
+            })
+        };
+        let sessions = state.sessions.iter().filter_map(|key| {
+            let session = self.sessions.get(key)?;
+            (session.controller() == Some(client)).then_some((key, session))
+        });
+        if state
+            .process
+            .is_some_and(|process| self.exchange.has_long_turns(process))
+        {
+            for (key, session) in sessions {
+                output.to_client(client, &[&session.activity.report(key, is_asked(key))]);
+            }
+            return None;
+        }
+        let turn = |key: &SessionKey| {
+            let ids = requests.ids_for(state, key);
+            let mut prompts = ids.into_iter().filter_map(|id| {
+                let request = requests.of_clients.get(id)?;
+                (request.call.class == RequestClass::Prompt).then_some(request)
+            });
+            match prompts.next() {
+                Some(prompt) => {
+                    let state = if is_asked(key) {
+                        "requires_action"
+                    } else {
+                        "running"
+                    };
+                    // A turn that another client began has no request of this client.
+                    let id = prompt.sender_ids.as_ref();
+                    let id = id.map(|ids| format!(r#","promptRequestId":{}"#, ids.id));
+                    format!(r#"{{"state":"{state}"{}}}"#, id.unwrap_or_default())
+                }
+                None => r#"{"state":"idle"}"#.to_owned(),
+            }
+        };
+        Some(
+            sessions
+                .map(|(key, _)| (key.to_string(), turn(key)))
+                .collect(),
+        )
+    }
+
+    /// Limits the histories to a part of `memory`, the bytes that may be held for clients. Otherwise, they could keep new clients out.
+    pub(crate) fn limit_histories(&mut self, memory: usize) {
+        self.sessions.history.all = MAX_ALL.min(memory / MAX_SHARE);
+    }
+
     /// Rejects new requests from now on.
     pub(crate) fn drain(&mut self) {
         self.is_draining = true;
@@ -414,12 +277,5 @@ impl Router {
     pub(crate) fn is_observer_in(&self, process: usize, client: ClientId, id: &str) -> bool {
         let session = self.sessions.of_process(process, id);
         session.is_some_and(|(_, session)| session.observers.contains(&client))
-    }
-}
-
-/// Removes the first occurrence of an item. Does not keep the order.
-fn remove<T: PartialEq>(list: &mut Vec<T>, item: &T) {
-    if let Some(at) = list.iter().position(|other| other == item) {
-        list.swap_remove(at);
     }
 }

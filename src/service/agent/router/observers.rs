@@ -8,22 +8,22 @@
 //! Viewers are observers that do nothing else, such as pages that connect with `?watch=SESSION`, also with a link. They send no
 //! messages, not even `initialize`.
 
-use super::clients::ClientState;
+use super::Router;
+use super::clients::{ClientState, remove};
+use super::exchange::Exchange;
 use super::history::{Entry, HistoryPolicy};
 use super::listing::OWN_SESSIONS;
-use super::sessions::{Session, SessionError, SessionKey, Sessions};
-use super::{Exchange, Router, RouterOutput, remove};
+use super::output::RouterOutput;
+use super::session_key::SessionKey;
+use super::sessions::{Session, SessionError, Sessions};
+use super::updates::{MAX_NAME, prompt_received, prompt_updates, turn_complete};
 use crate::service::agent::named::Named;
-use crate::service::json::{Skimmer, quote};
+use crate::service::json::quote;
 use crate::service::jsonrpc::{Envelope, code, error, error_with, member, success};
 use crate::{ClientId, Principal, Scope};
 
 /// The maximum number of observers of a session.
 pub(super) const MAX_OBSERVERS: usize = 64;
-/// The maximum number of blocks of a prompt that observers are shown.
-const MAX_SHOWN_BLOCKS: usize = 64;
-/// The maximum length of a client's name and version, as JSON.
-const MAX_NAME: usize = 256;
 
 /// The name and version in the parameters of `initialize` or `session/attach`, as a JSON object.
 pub(super) fn name_of(initialize: &Envelope<'_>) -> Box<str> {
@@ -247,87 +247,6 @@ impl Sessions {
             }
         }
     }
-}
-
-/// An update of the router's own.
-pub(super) fn own_update(session: &str, update: &str) -> String {
-    format!(
-        r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{},"update":{update}}}}}"#,
-        quote(session)
-    )
-}
-
-/// The blocks of a prompt that observers are shown. Their number is limited, and the last one says so.
-fn shown_blocks(blocks: &str) -> Vec<&str> {
-    let mut shown = Vec::new();
-    let mut scanner = Skimmer::new(blocks);
-    if scanner.array_up_to(MAX_SHOWN_BLOCKS, |block| shown.push(&blocks[block])) == Ok(true) {
-        shown.push(r#"{"type":"text","text":"[further blocks of the prompt are not shown]"}"#);
-    }
-    shown
-}
-
-/// The updates that show the content of a prompt. An update has one block of content.
-pub(super) fn prompt_updates(session: &str, blocks: &str) -> Vec<String> {
-    let update = |content: &&str| {
-        let update = format!(r#"{{"sessionUpdate":"user_message_chunk","content":{content}}}"#);
-        own_update(session, &update)
-    };
-    shown_blocks(blocks).iter().map(update).collect()
-}
-
-/// The update that shows a prompt, and who has sent it.
-fn prompt_received(session: &str, prompt: &Envelope<'_>, blocks: &str, sent_by: &str) -> String {
-    let id = prompt.body.as_ref();
-    let id = id.and_then(|params| member(prompt.text, params, "messageId"));
-    let id = id.map(|id| &prompt.text[id]);
-    let id = id.filter(|id| id.starts_with('"') && id.len() <= MAX_NAME);
-    let id = id.map_or(String::new(), |id| format!(r#""messageId":{id},"#));
-    let shown = shown_blocks(blocks).join(",");
-    let kind = r#""sessionUpdate":"prompt_received","type":"prompt_received""#;
-    let update = format!(r#"{{{kind},{id}"prompt":[{shown}],"sentBy":{sent_by}}}"#);
-    own_update(session, &update)
-}
-
-/// The id of the agent's message to which an update belongs, as JSON. Not all agents send ids.
-pub(super) fn agent_message_of(update: &str) -> Option<&str> {
-    // The search is faster than the parser.
-    if !update.contains("\"messageId\"") {
-        return None;
-    }
-    let envelope = Envelope::parse(update).ok()?;
-    let found = member(update, envelope.body.as_ref()?, "update")?;
-    let kind = &update[member(update, &found, "sessionUpdate")?];
-    let id = &update[member(update, &found, "messageId")?];
-    let is_it = kind == r#""agent_message_chunk""# && id.starts_with('"') && id.len() <= MAX_NAME;
-    is_it.then_some(id)
-}
-
-/// The update that tells how a turn has ended: `response` answers its prompt. It has the reason, and the code and message of an error.
-/// The rest may name other sessions. `last` is the id of the agent's last message in the turn, as JSON.
-pub(super) fn turn_complete(session: &str, response: &Envelope<'_>, last: Option<&str>) -> String {
-    let text = response.text;
-    let reason = response
-        .body
-        .as_ref()
-        .and_then(|result| member(text, result, "stopReason"));
-    let reason = reason.filter(|reason| text[reason.clone()].starts_with('"'));
-    let whole = 0..text.len();
-    let outcome = match (reason, member(text, &whole, "error")) {
-        (Some(reason), _) => format!(r#""stopReason":{}"#, &text[reason]),
-        (None, Some(failed)) => {
-            let fields = ["code", "message"].into_iter().filter_map(|name| {
-                let value = &text[member(text, &failed, name)?];
-                (!value.starts_with(['{', '['])).then(|| format!(r#""{name}":{value}"#))
-            });
-            let fields: Vec<_> = fields.collect();
-            format!(r#""stopReason":"error","error":{{{}}}"#, fields.join(","))
-        }
-        (None, None) => r#""stopReason":null"#.to_owned(),
-    };
-    let last = last.map_or(String::new(), |id| format!(r#","messageId":{id}"#));
-    let kind = r#""sessionUpdate":"turn_complete","type":"turn_complete""#;
-    own_update(session, &format!("{{{kind},{outcome}{last}}}"))
 }
 
 impl Sessions {

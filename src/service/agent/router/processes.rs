@@ -3,15 +3,10 @@
 
 use std::collections::VecDeque;
 
-use super::exchange::Exchange;
-use super::sessions::Sessions;
-use super::{
-    AbandonedRequest, AgentRequest, BatchSender, ClientRequest, RequestClass, Router, RouterOutput,
-};
+use super::requests::AbandonedRequest;
 use crate::record::record;
 use crate::service::agent::initialize::Initialize;
 use crate::service::id_map::IdMap;
-use crate::service::jsonrpc::{Envelope, code};
 use crate::{ClientId, Principal};
 
 /// A process and one of its runs: a restart begins another one. Each run knows only its own sessions.
@@ -33,7 +28,7 @@ pub(super) struct Process {
     /// The kind of its clients. `None` until a client has sent `initialize`.
     pub(super) kind: Option<Box<str>>,
     /// Whose client was the first of this kind.
-    first: Option<Principal>,
+    pub(super) first: Option<Principal>,
     /// The protocol version that the agent has chosen.
     pub(super) version: u64,
     pub(super) initialize: Initialize,
@@ -149,7 +144,7 @@ impl Processes {
         self.slots.iter_mut().flatten()
     }
 
-    fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.iter().count()
     }
 
@@ -175,7 +170,7 @@ impl Processes {
     }
 
     /// The first process for which `is_it` is true.
-    fn find(&self, is_it: impl Fn(&Process) -> bool) -> Option<usize> {
+    pub(super) fn find(&self, is_it: impl Fn(&Process) -> bool) -> Option<usize> {
         let mut indices = self.indices();
         indices.find(|&index| self.get(index).is_some_and(&is_it))
     }
@@ -186,7 +181,7 @@ impl Processes {
     }
 
     /// Adds a process, which the owner starts.
-    fn add(&mut self) -> usize {
+    pub(super) fn add(&mut self) -> usize {
         let process = Process::new(self.next_run());
         let free = self.slots.iter().position(Option::is_none);
         let index = free.unwrap_or_else(|| {
@@ -199,193 +194,21 @@ impl Processes {
     }
 
     /// Removes a process, which the owner stops.
-    fn stop(&mut self, index: usize) {
+    pub(super) fn stop(&mut self, index: usize) {
         self.slots[index] = None;
         self.stopping += 1;
         self.changes.push(ProcessChange::Stop(index));
     }
 
-    /// Has the owner drop the lines that wait until a process has accepted `initialize`.
-    pub(super) fn discard(&mut self, process: usize) {
-        self.changes.push(ProcessChange::Discard(process));
-    }
-}
-
-impl Exchange {
-    /// The process for clients of a kind: the existing one, one that no client has used yet, or a new one. An error says why there
-    /// are too many. A client that only watches can use any process of its protocol version, but starts none.
-    pub(super) fn process_for(
-        &mut self,
-        sessions: &Sessions,
-        kind: &str,
-        principal: &Principal,
-        has_watch_scope: bool,
-    ) -> Result<usize, &'static str> {
-        let processes = &self.processes;
-        // A kind begins with its version.
-        let version = kind.split_inclusive(',').next().unwrap_or(kind);
-        let is_alike = |process: &Process| {
-            let kind = process.kind.as_deref();
-            kind.is_some_and(|kind| kind.starts_with(version))
-        };
-        let theirs = processes.find(|process| process.kind.as_deref() == Some(kind));
-        let alike = || processes.find(is_alike).filter(|_| has_watch_scope);
-        let unused = || processes.find(|process| process.kind.is_none());
-        let found = theirs.or_else(alike).or_else(unused);
-        let share = self.clients.share_of(self.limits.processes);
-        let too_many = "the limit of agent processes is reached; connect with the protocol version and capabilities of another client";
-        let index = match found {
-            Some(index) => index,
-            None if has_watch_scope => return Err(too_many),
-            None if share < self.limits.processes
-                && self.kinds_of(sessions, principal) >= share =>
-            {
-                return Err(
-                    "your clients use their share of the agent processes; connect with the protocol version and capabilities of another client",
-                );
-            }
-            None => self.add_process(sessions).ok_or(too_many)?,
-        };
-        if let Some(process) = self.processes.get_mut(index)
-            && process.kind.is_none()
-        {
-            process.kind = Some(kind.into());
-            process.first = Some(principal.clone());
-        }
-        Ok(index)
+    /// Removes a process, which has exited for good.
+    pub(super) fn remove(&mut self, index: usize) {
+        self.slots[index] = None;
     }
 
-    /// The number of kinds that a principal has brought and still uses.
-    fn kinds_of(&self, sessions: &Sessions, principal: &Principal) -> usize {
-        let uses = |index: usize| {
-            let mut clients = self.clients.iter();
-            let mut bound = sessions.values();
-            clients.any(|(_, state)| state.process == Some(index) && state.principal == *principal)
-                || bound.any(|one| one.needs(index) && one.principal == *principal)
-        };
-        let has_brought = |index: &usize| {
-            let process = self.processes.get(*index);
-            process.is_some_and(|process| process.first.as_ref() == Some(principal))
-        };
-        let indices = self.processes.indices();
-        indices
-            .filter(has_brought)
-            .filter(|index| uses(*index))
-            .count()
-    }
-
-    /// Adds a process. At the limit, it replaces one that nobody uses. The processes that are being stopped
-    /// have a limit of their own, which is as high.
-    fn add_process(&mut self, sessions: &Sessions) -> Option<usize> {
-        if self.processes.stopping >= self.limits.processes {
-            return None;
-        }
-        if self.processes.count() >= self.limits.processes {
-            let unused = self
-                .processes
-                .indices()
-                .find(|&index| !self.is_used(sessions, index))?;
-            self.processes.stop(unused);
-            self.clients.forget_elicitations(unused);
-        }
-        Some(self.processes.add())
-    }
-
-    /// Whether a client, a session or a pending request needs a process.
-    pub(super) fn is_used(&self, sessions: &Sessions, process: usize) -> bool {
-        let mut bound = sessions.values();
-        self.clients.count_of_process(process) > 0
-            || bound.any(|session| session.needs(process))
-            || self.requests.has_any_of(process)
-    }
-
-    /// Stops the processes that nobody uses. The last process stays, so that the next client does not wait for a start.
-    pub(super) fn stop_unused(&mut self, sessions: &Sessions) {
-        for index in self.processes.indices() {
-            if self.processes.count() < 2 {
-                return;
-            }
-            let is_idle = |process: &Process| process.abandoned.is_empty();
-            if self.processes.get(index).is_some_and(is_idle) && !self.is_used(sessions, index) {
-                self.processes.stop(index);
-                self.clients.forget_elicitations(index);
-            }
-        }
-    }
-}
-
-impl Router {
-    /// Takes what has to be done with the processes, in this order.
-    pub(crate) fn take_process_changes(&mut self) -> Vec<ProcessChange> {
-        std::mem::take(&mut self.exchange.processes.changes)
-    }
-
-    /// Handles the exit of a process that the router wanted stopped.
-    pub(crate) fn handle_stopped(&mut self) {
-        self.exchange.processes.stopping = self.exchange.processes.stopping.saturating_sub(1);
-    }
-
-    /// Whether a process has sent nothing since a request to it timed out.
-    pub(crate) fn is_silent(&self, process: usize) -> bool {
-        let state = self.exchange.processes.get(process);
-        state.is_some_and(|state| state.is_silent)
-    }
-
-    /// The figures of a process.
-    pub(crate) fn process_figures(&self, process: usize) -> ProcessFigures {
-        let sessions = self.sessions.values();
-        ProcessFigures {
-            version: self.exchange.processes.version(process),
-            clients: self.exchange.clients.count_of_process(process),
-            sessions: sessions
-                .filter(|session| session.process() == process)
-                .count(),
-        }
-    }
-
-    /// Whether a client's messages may go to a process.
-    pub(crate) fn uses(&self, client: ClientId, process: usize) -> bool {
-        self.sessions.access(&self.exchange).uses(client, process)
-    }
-
-    /// Gives up a process that exits too often or cannot be started, and its sessions. Returns its clients, which must be
-    /// closed, or `None` if it is the only process.
-    pub(crate) fn give_up(
-        &mut self,
-        process: usize,
-        output: &mut impl RouterOutput,
-    ) -> Option<Vec<ClientId>> {
-        if self.exchange.processes.count() < 2 {
-            return None;
-        }
-        // Requests may have come since its exit, also from clients of other processes.
-        self.handle_agent_exited(process, r#"{"code":null,"signal":null}"#, output);
-        for session in self.sessions.that_need(process) {
-            self.sessions.end(&mut self.exchange, &session, None);
-        }
-        self.exchange.processes.slots[process] = None;
-        Some(self.exchange.clients.leave_process(process))
-    }
-
-    /// Fails all pending requests of a process with its exit status `data`, and marks its sessions as lost.
-    pub(crate) fn handle_agent_exited(
-        &mut self,
-        process: usize,
-        data: &str,
-        output: &mut impl RouterOutput,
-    ) {
-        let failed = |id: &str| {
-            let error = format!(
-                r#"{{"code":{},"message":"Agent exited","data":{data}}}"#,
-                code::EXITED
-            );
-            [r#"{"jsonrpc":"2.0","id":"#, id, r#","error":"#, &error, "}"].concat()
-        };
-        output.batches().forget(BatchSender::Process(process));
-        let number = self.exchange.processes.next_run();
-        let Some(state) = self.exchange.processes.get_mut(process) else {
-            return;
-        };
+    /// The process has exited. Its next run begins with nothing but the clients that wait for the answer to `initialize`.
+    pub(super) fn begin_run(&mut self, process: usize) -> Option<&mut Process> {
+        let number = self.next_run();
+        let state = self.get_mut(process)?;
         state.number = number;
         state.abandoned.clear();
         state.orphaned.clear();
@@ -393,49 +216,27 @@ impl Router {
         if let Some(pending) = state.initialize.pending() {
             pending.ids.clear();
         }
-        for (client, id) in state.initialize.take_wanted() {
-            output.to_client(client, &[&failed(&id)]);
-        }
-        for id in self.exchange.requests.of_clients.ids_of_process(process) {
-            self.fail_client_request(id, failed, output);
-        }
-        let is_its = |request: &AgentRequest| request.process == process;
-        for id in self.exchange.requests.of_agent.ids_of(is_its) {
-            self.exchange
-                .requests
-                .forget_of_agent(&mut self.exchange.clients, id);
-        }
-        self.exchange.clients.forget_elicitations(process);
-        // The agent that has sent them needs no answer.
-        if let Some(state) = self.exchange.processes.get_mut(process) {
-            let dropped = state.early.take_all().len();
-            self.exchange.counters.dropped += dropped as u64;
-        }
-        // Claims fail first, so that only clients that keep their sessions are told.
-        self.sessions.mark_lost(&mut self.exchange, process, output);
-        self.sessions.end_turns(process, data, output);
+        Some(state)
     }
 
-    /// Answers a request with an error and removes it. `failed` writes the error for an id.
-    pub(super) fn fail_client_request(
-        &mut self,
-        upstream_id: u64,
-        failed: impl Fn(&str) -> String,
-        output: &mut impl RouterOutput,
-    ) -> Option<ClientRequest> {
-        let request = self
-            .exchange
-            .requests
-            .forget(&mut self.exchange.clients, upstream_id)?;
-        if let (RequestClass::Prompt, Some(session), Ok(envelope)) = (
-            request.call.class,
-            &request.call.session,
-            Envelope::parse(&failed("0")),
-        ) {
-            self.sessions.show_turn_complete(session, &envelope, output);
-        }
-        request.answer(failed, output);
-        Some(request)
+    /// Takes what the owner has to do, in this order.
+    pub(super) fn take_changes(&mut self) -> Vec<ProcessChange> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// The number of stopped processes that have not exited.
+    pub(super) fn stopping(&self) -> usize {
+        self.stopping
+    }
+
+    /// Handles the exit of a stopped process.
+    pub(super) fn handle_stopped(&mut self) {
+        self.stopping = self.stopping.saturating_sub(1);
+    }
+
+    /// Has the owner drop the lines that wait until a process has accepted `initialize`.
+    pub(super) fn discard(&mut self, process: usize) {
+        self.changes.push(ProcessChange::Discard(process));
     }
 }
 

@@ -4,10 +4,13 @@
 //! call.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use super::clients::{ClientState, Clients};
-use super::sessions::{SessionKey, turn_ended};
-use super::{RouterLimits, RouterOutput, remove};
+use super::clients::{ClientState, Clients, remove};
+use super::limits::RouterLimits;
+use super::output::RouterOutput;
+use super::session_key::SessionKey;
+use super::updates::turn_ended;
 use crate::record::{record, record_names, state};
 use crate::service::agent::named::Places;
 use crate::service::json::Skimmer;
@@ -15,7 +18,7 @@ use crate::service::jsonrpc::{
     Envelope, Forwarded, Pending, RequestKind, SenderIds, UpstreamIds, is_same, is_spelling_of,
     sole_member,
 };
-use crate::{ClientId, Time};
+use crate::{ClientId, Principal, Time};
 
 /// A client's request that the agent has not answered. It has no sender's ids if it is the turn of a session that the client has
 /// taken over: the client gets a notification instead of the response.
@@ -46,6 +49,21 @@ impl RequestKind for ClientCall {
         self.class == RequestClass::Listen
     }
 }
+
+/// A request that has timed out, or whose client has disconnected, and whose response will open a session.
+#[derive(Debug)]
+pub(super) struct AbandonedRequest {
+    pub(super) client: ClientId,
+    pub(super) principal: Principal,
+    /// The session that it loads, or `None` if it creates one.
+    pub(super) session: Option<Arc<str>>,
+}
+
+record!(AbandonedRequest {
+    client,
+    principal,
+    session,
+});
 
 /// The effect of a request on sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

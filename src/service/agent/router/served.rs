@@ -1,64 +1,14 @@
 //! Requests of the agent that the server answers in the place of a client, for files and terminals. The router records them as
 //! those that a client answers, so that the same limits hold and the agent gets exactly one answer.
 
+use super::Router;
 use super::history::Entry;
-use super::observers::own_update;
-use super::sessions::{SessionKey, SessionState};
-use super::{Router, RouterOutput};
-use crate::service::jsonrpc::{Envelope, code, error, success};
-use crate::{ClientId, Principal};
-
-/// A request of the agent that the server answers.
-#[derive(Debug)]
-pub(crate) struct ServedRequest<'a> {
-    /// Identifies the request in [`Router::handle_served`].
-    pub(crate) id: u64,
-    pub(crate) client: ClientId,
-    pub(crate) principal: Principal,
-    /// The session that it names where its method has one.
-    pub(crate) session: Option<SessionKey>,
-    pub(crate) envelope: &'a Envelope<'a>,
-}
-
-/// Why the server cannot do what the agent asks for: a code and a message of JSON-RPC, and the cause.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ServedError {
-    pub(crate) code: i32,
-    pub(crate) message: &'static str,
-    pub(crate) why: String,
-}
-
-impl ServedError {
-    fn new(code: i32, message: &'static str, why: impl Into<String>) -> Self {
-        let why = why.into();
-        Self { code, message, why }
-    }
-
-    /// The request has wrong parameters.
-    pub(crate) fn params(why: impl Into<String>) -> Self {
-        Self::new(code::PARAMS, "Invalid params", why)
-    }
-
-    /// What the request names does not exist.
-    pub(crate) fn not_found(why: impl Into<String>) -> Self {
-        Self::new(code::NOT_FOUND, "Resource not found", why)
-    }
-
-    /// A limit is reached.
-    pub(crate) fn too_many(why: impl Into<String>) -> Self {
-        Self::new(code::TOO_MANY, "Too many", why)
-    }
-
-    /// The server does not permit it.
-    pub(crate) fn denied(why: impl Into<String>) -> Self {
-        Self::new(code::DENIED, "Access denied", why)
-    }
-
-    /// It has failed.
-    pub(crate) fn failed(why: impl Into<String>) -> Self {
-        Self::new(code::INTERNAL, "Internal error", why)
-    }
-}
+use super::output::{RouterOutput, ServedError, ServedRequest};
+use super::session_key::SessionKey;
+use super::sessions::SessionState;
+use super::updates::own_update;
+use crate::ClientId;
+use crate::service::jsonrpc::{Envelope, error, success};
 
 impl Router {
     /// Passes a recorded request on to the server.

@@ -3,11 +3,15 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::{Session, SessionKey, SessionState, Sessions, is_same_secret};
+use super::claims::is_same_secret;
+use super::{Session, SessionState, Sessions};
 use crate::service::agent::UnknownSessions;
 use crate::service::agent::named::{Named, Places};
+use crate::service::agent::router::exchange::Exchange;
+use crate::service::agent::router::limits::MAX_SESSION_ID;
+use crate::service::agent::router::output::RouterOutput;
 use crate::service::agent::router::requests::{AgentRequest, ClientRequest, RequestClass};
-use crate::service::agent::router::{Exchange, MAX_SESSION_ID, RouterOutput};
+use crate::service::agent::router::session_key::SessionKey;
 use crate::service::agent::schema::needs_session;
 use crate::service::json::{Skimmer, unescape};
 use crate::service::jsonrpc::{Envelope, code, error, is_spelling_of, member};

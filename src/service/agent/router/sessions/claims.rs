@@ -2,11 +2,14 @@
 
 use super::access::SessionError;
 use super::turns::Activity;
-use super::{Claim, Session, SessionKey, SessionState, Sessions, Tokens};
-use crate::service::agent::router::clients::ClientState;
+use super::{Claim, Session, SessionState, Sessions, Tokens};
+use crate::service::agent::router::clients::{ClientState, remove};
 use crate::service::agent::router::ended_sessions::SessionRecord;
+use crate::service::agent::router::exchange::Exchange;
 use crate::service::agent::router::history::History;
-use crate::service::agent::router::{Exchange, MAX_SESSION_ID, RouterOutput, remove};
+use crate::service::agent::router::limits::MAX_SESSION_ID;
+use crate::service::agent::router::output::RouterOutput;
+use crate::service::agent::router::session_key::SessionKey;
 use crate::service::jsonrpc::Envelope;
 use crate::{ClientId, Principal};
 

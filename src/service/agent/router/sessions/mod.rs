@@ -38,78 +38,32 @@
 
 mod access;
 mod claims;
+mod histories;
 mod turns;
 
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
-use std::ops::Deref;
 use std::sync::Arc;
 
+use super::ended_sessions::{EndedSessions, SessionRecord};
+use super::exchange::Exchange;
+use super::history::{History, HistoryBudget, MAX_ALL};
+use super::limits::RouterLimits;
+use super::output::RouterOutput;
+use super::processes::{Processes, Run};
+use super::requests::{AbandonedRequest, Requests};
+use super::session_key::SessionKey;
 use serde_json::Value;
 
-use super::ended_sessions::{EndedSessions, SessionRecord};
-use super::history::{History, HistoryBudget, MAX_ALL};
-use super::processes::Processes;
-use super::requests::Requests;
-use super::{AbandonedRequest, Exchange, Router, RouterLimits, RouterOutput, Run, remove};
 use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object, record};
 #[cfg(doc)]
 use crate::service::agent::UnknownSessions;
 use crate::service::id_map::IdMap;
 use crate::{ClientId, Principal, Time};
 
+use super::clients::remove;
 pub(super) use access::{Receiver, SessionError};
 use claims::added_tokens;
-pub(super) use claims::is_same_secret;
-pub(super) use turns::{Activity, turn_ended};
-
-/// Identifies a session in the table. It dereferences to the session's id, which two processes may both use, but is compared by
-/// identity: two keys are equal only if they are clones.
-#[derive(Clone, Debug)]
-pub(crate) struct SessionKey(Arc<str>);
-
-impl SessionKey {
-    fn new(id: &str) -> Self {
-        Self(id.into())
-    }
-
-    fn address(&self) -> usize {
-        self.0.as_ptr().addr()
-    }
-}
-
-/// The session id that the agent has chosen.
-impl Deref for SessionKey {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.0
-    }
-}
-
-impl PartialEq for SessionKey {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl Eq for SessionKey {}
-
-impl Hash for SessionKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.address().hash(state);
-    }
-}
-
-impl Record for SessionKey {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        to.shared(&self.0)
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        from.shared(value).map(Self)
-    }
-}
+pub(super) use turns::Activity;
 
 /// A session in the table.
 #[derive(Debug)]
@@ -317,7 +271,7 @@ impl State for Sessions {
         let mut fields = Fields::of(value)?;
         self.table = fields.take("table", from)?;
         let keys: Vec<Vec<SessionKey>> = fields.take("keys", from)?;
-        let named = |keys: Vec<SessionKey>| Some((Arc::clone(&keys.first()?.0), keys));
+        let named = |keys: Vec<SessionKey>| Some((Arc::clone(keys.first()?.id()), keys));
         self.keys = keys.into_iter().filter_map(named).collect();
         fields.load("ended", &mut self.ended, from)?;
         fields.load("history", &mut self.history, from)
@@ -451,17 +405,17 @@ impl Sessions {
     fn insert(&mut self, id: &str, session: Session) -> SessionKey {
         let key = SessionKey::new(id);
         self.table.insert(key.clone(), session);
-        let keys = self.keys.entry(Arc::clone(&key.0)).or_default();
+        let keys = self.keys.entry(Arc::clone(key.id())).or_default();
         keys.push(key.clone());
         key
     }
 
     fn remove(&mut self, key: &SessionKey) -> Option<Session> {
         self.forget_history(key);
-        if let Some(keys) = self.keys.get_mut(&key.0) {
+        if let Some(keys) = self.keys.get_mut(key.id()) {
             remove(keys, key);
             if keys.is_empty() {
-                self.keys.remove(&key.0);
+                self.keys.remove(key.id());
             }
         }
         self.table.remove(key)
@@ -515,7 +469,8 @@ impl Sessions {
     /// The sessions that a client controls or can still resume: at most `most`, in the order of their ids.
     pub(super) fn figures(&self, requests: &Requests, most: usize) -> Vec<SessionFigures> {
         let mut sessions: Vec<(&SessionKey, &Session)> = self.iter().collect();
-        let id = |(key, session): &(&SessionKey, &Session)| (key.0.clone(), session.process());
+        let id =
+            |(key, session): &(&SessionKey, &Session)| (Arc::clone(key.id()), session.process());
         if sessions.len() > most {
             sessions.select_nth_unstable_by_key(most, id);
             sessions.truncate(most);
@@ -527,20 +482,13 @@ impl Sessions {
             *waiting.entry(key).or_default() += 1;
         }
         let figures = sessions.into_iter().map(|(key, session)| SessionFigures {
-            id: Arc::clone(&key.0),
+            id: Arc::clone(key.id()),
             owner: session.principal.clone(),
             client: session.controller(),
             waiting: waiting.get(key).copied().unwrap_or_default(),
             observers: session.observers.len(),
         });
         figures.collect()
-    }
-}
-
-impl Router {
-    /// The sessions that a client controls or can still resume: at most `most`, in the order of their ids.
-    pub(crate) fn session_figures(&self, most: usize) -> Vec<SessionFigures> {
-        self.sessions.figures(&self.exchange.requests, most)
     }
 }
 

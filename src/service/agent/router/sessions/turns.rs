@@ -4,18 +4,20 @@
 //! In version 1 of the Agent Client Protocol, a turn lasts as long as its request. In version 2, `session/prompt` is answered at
 //! once, and `state_update` reports the state of the turn.
 
-use super::super::connections::cancel_session;
-use super::super::{
-    AbandonedRequest, ClientRequest, Exchange, MAX_ORPHANED, RequestClass, Router, RouterOutput,
-    remove,
-};
-use super::{Session, SessionKey, SessionState, Sessions};
+use super::{Session, SessionState, Sessions};
 use crate::ClientId;
 use crate::log_event::{log_event, word};
 use crate::record::record;
 use crate::service::agent::response::client_gone;
+use crate::service::agent::router::clients::remove;
+use crate::service::agent::router::exchange::Exchange;
+use crate::service::agent::router::limits::MAX_ORPHANED;
+use crate::service::agent::router::output::RouterOutput;
+use crate::service::agent::router::requests::{AbandonedRequest, ClientRequest, RequestClass};
+use crate::service::agent::router::session_key::SessionKey;
+use crate::service::agent::router::updates::cancel_session;
 use crate::service::json::quote;
-use crate::service::jsonrpc::{Envelope, MessageKind, code, error, member};
+use crate::service::jsonrpc::{Envelope, code, error, member};
 
 /// The foreground activity of a session. Version 1 does not use it: there, a turn lasts as long as its request.
 #[derive(Clone, Debug, Default)]
@@ -76,7 +78,7 @@ impl Activity {
     }
 
     /// The update that reports the state of a session. `is_asked` says that the agent waits for the client's permission.
-    fn report(&self, session: &str, is_asked: bool) -> String {
+    pub(crate) fn report(&self, session: &str, is_asked: bool) -> String {
         let state = match (self.is_running, &self.stop_reason) {
             (true, _) if is_asked => r#""requires_action""#.to_owned(),
             (true, _) => r#""running""#.to_owned(),
@@ -124,71 +126,8 @@ impl Sessions {
     }
 }
 
-impl Router {
-    /// Reports the state of the turns in a client's sessions. In version 2, the client is sent updates. Otherwise, returns the states by
-    /// session, as JSON.
-    pub(crate) fn report_turns(
-        &self,
-        client: ClientId,
-        output: &mut impl RouterOutput,
-    ) -> Option<Vec<(String, String)>> {
-        let state = self.exchange.clients.get(client)?;
-        let requests = &self.exchange.requests;
-        let is_asked = |session: &SessionKey| {
-            let mut asked = requests.of_agent.values();
-            asked.any(|request| {
-                request.permission
-                    && request.client == client
-                    && request.session.as_ref() == Some(session)
-            })
-        };
-        let sessions = state.sessions.iter().filter_map(|key| {
-            let session = self.sessions.get(key)?;
-            (session.controller() == Some(client)).then_some((key, session))
-        });
-        if state
-            .process
-            .is_some_and(|process| self.exchange.has_long_turns(process))
-        {
-            for (key, session) in sessions {
-                output.to_client(client, &[&session.activity.report(key, is_asked(key))]);
-            }
-            return None;
-        }
-        let turn = |key: &SessionKey| {
-            let ids = requests.ids_for(state, key);
-            let mut prompts = ids.into_iter().filter_map(|id| {
-                let request = requests.of_clients.get(id)?;
-                (request.call.class == RequestClass::Prompt).then_some(request)
-            });
-            match prompts.next() {
-                Some(prompt) => {
-                    let state = if is_asked(key) {
-                        "requires_action"
-                    } else {
-                        "running"
-                    };
-                    // A turn that another client began has no request of this client.
-                    let id = prompt.sender_ids.as_ref();
-                    let id = id.map(|ids| format!(r#","promptRequestId":{}"#, ids.id));
-                    format!(r#"{{"state":"{state}"{}}}"#, id.unwrap_or_default())
-                }
-                None => r#"{"state":"idle"}"#.to_owned(),
-            }
-        };
-        Some(
-            sessions
-                .map(|(key, _)| (key.to_string(), turn(key)))
-                .collect(),
-        )
-    }
-}
-
 /// Tells a client that another one controls its session now.
 const TAKEN_OVER: &str = "_outrigger/session_taken_over";
-/// Tells a client how a turn ended that another client began.
-const TURN_ENDED: &str = "_outrigger/turn_ended";
-
 impl Sessions {
     /// Gives control of a session, and its pending requests, to another client.
     pub(crate) fn take_over(
@@ -346,27 +285,4 @@ impl Sessions {
             self.unclaim(exchange, id, session, output);
         }
     }
-}
-
-/// The notification that a turn has ended with this response.
-pub(crate) fn turn_ended(session: &str, response: &Envelope<'_>) -> String {
-    let text = response.text;
-    let outcome = match &response.kind {
-        MessageKind::Response {
-            result: Some(result),
-            ..
-        } => format!(r#""result":{}"#, &text[result.clone()]),
-        _ => {
-            let whole = 0..text.len();
-            let failed = member(text, &whole, "error");
-            format!(
-                r#""error":{}"#,
-                failed.map_or("null", |failed| &text[failed])
-            )
-        }
-    };
-    format!(
-        r#"{{"jsonrpc":"2.0","method":"{TURN_ENDED}","params":{{"sessionId":{},{outcome}}}}}"#,
-        quote(session)
-    )
 }

@@ -1,0 +1,134 @@
+//! What the router sends, and what it asks of its owner.
+
+use super::batches::Batches;
+use super::session_key::SessionKey;
+use crate::service::agent::durable::Announcement;
+use crate::service::jsonrpc::{Envelope, code};
+use crate::{ClientId, CloseCode, Principal, Scope};
+
+/// Receives the messages that the router sends.
+pub(crate) trait RouterOutput {
+    /// Sends `initialize` to an agent process, before any other line.
+    fn initialize_agent(&mut self, process: usize, parts: &[&str]);
+    /// Sends a line to an agent process, in parts.
+    fn to_agent(&mut self, process: usize, parts: &[&str]);
+    /// Sends a message to a client, in parts.
+    fn to_client(&mut self, client: ClientId, parts: &[&str]);
+    /// Sends one message to several clients, which share it.
+    fn to_clients(&mut self, clients: &[ClientId], text: &str) {
+        for client in clients {
+            self.to_client(*client, &[text]);
+        }
+    }
+    /// Passes on a request of the agent that the server answers in the place of a client. [`Router::handle_served`](super::Router::handle_served) takes the
+    /// answer.
+    fn serve(&mut self, request: ServedRequest<'_>) {
+        let _ = request;
+    }
+    /// Whether a client's message of this length must be refused, unless it is a prompt.
+    fn is_long_json(&self, length: usize) -> bool {
+        let _ = length;
+        false
+    }
+    /// Counts `more` messages of a client's batch against its rate limit. If it exceeds the limit, it is closed, and the result is false.
+    fn count_messages(&mut self, client: ClientId, more: usize) -> bool {
+        let _ = (client, more);
+        true
+    }
+    /// Counts a message that is refused because of its length.
+    fn count_long_json(&mut self) {}
+    /// Closes a client.
+    fn close(&mut self, client: ClientId, code: CloseCode, reason: &str);
+    /// Charges the work of reading this many bytes.
+    fn charge(&mut self, bytes: usize) {
+        let _ = bytes;
+    }
+    /// Returns a new secret that cannot be guessed.
+    fn secret(&mut self) -> String;
+    /// Whether a client's connection was cut and can be resumed, or the client has not answered the last PING. Its
+    /// sessions can then be taken over.
+    fn is_away(&self, client: ClientId) -> bool;
+    /// What a client's token permits.
+    fn scope(&self, client: ClientId) -> Scope;
+    /// Whether a client's token permits only observing.
+    fn has_watch_scope(&self, client: ClientId) -> bool {
+        self.scope(client) < Scope::Use
+    }
+    /// Whether a client's connection can be resumed after a cut.
+    fn is_resumable(&self, client: ClientId) -> bool;
+    /// The batches whose requests were not all answered. [`RouterOutput::to_client`] and [`RouterOutput::to_agent`] let them
+    /// [collect](Batches::collect) the responses.
+    fn batches(&mut self) -> &mut Batches;
+    /// What the response to `initialize` announces to a client that can resume its connection with cursors.
+    fn announcement(&self, client: ClientId) -> Option<Announcement> {
+        let _ = client;
+        None
+    }
+    /// What the response to `initialize` says about the server.
+    fn server_facts(&self) -> ServerFacts {
+        ServerFacts::default()
+    }
+}
+
+/// What clients learn about the server in the response to `initialize`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ServerFacts {
+    /// The maximum length of a client's message in bytes.
+    pub(crate) max_message: Option<usize>,
+    /// The directory in which agents start, which is where a new session probably works.
+    pub(crate) directory: Option<String>,
+    /// The directory below which the server reads and writes files for clients.
+    pub(crate) files_below: Option<String>,
+}
+
+/// A request of the agent that the server answers.
+#[derive(Debug)]
+pub(crate) struct ServedRequest<'a> {
+    /// Identifies the request in [`Router::handle_served`](super::Router::handle_served).
+    pub(crate) id: u64,
+    pub(crate) client: ClientId,
+    pub(crate) principal: Principal,
+    /// The session that it names where its method has one.
+    pub(crate) session: Option<SessionKey>,
+    pub(crate) envelope: &'a Envelope<'a>,
+}
+
+/// Why the server cannot do what the agent asks for: a code and a message of JSON-RPC, and the cause.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServedError {
+    pub(crate) code: i32,
+    pub(crate) message: &'static str,
+    pub(crate) why: String,
+}
+
+impl ServedError {
+    fn new(code: i32, message: &'static str, why: impl Into<String>) -> Self {
+        let why = why.into();
+        Self { code, message, why }
+    }
+
+    /// The request has wrong parameters.
+    pub(crate) fn params(why: impl Into<String>) -> Self {
+        Self::new(code::PARAMS, "Invalid params", why)
+    }
+
+    /// What the request names does not exist.
+    pub(crate) fn not_found(why: impl Into<String>) -> Self {
+        Self::new(code::NOT_FOUND, "Resource not found", why)
+    }
+
+    /// A limit is reached.
+    pub(crate) fn too_many(why: impl Into<String>) -> Self {
+        Self::new(code::TOO_MANY, "Too many", why)
+    }
+
+    /// The server does not permit it.
+    pub(crate) fn denied(why: impl Into<String>) -> Self {
+        Self::new(code::DENIED, "Access denied", why)
+    }
+
+    /// It has failed.
+    pub(crate) fn failed(why: impl Into<String>) -> Self {
+        Self::new(code::INTERNAL, "Internal error", why)
+    }
+}
