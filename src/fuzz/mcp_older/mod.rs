@@ -1,17 +1,20 @@
 //! Fuzzes clients of revision 2026-07-28 that share an MCP server of an older revision. A model of the clients and of the server checks
 //! that each message reaches the call that it belongs to, and that a state continues one call, once.
 
+mod server;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use self::server::Process;
 use super::UPGRADE;
 use crate::Principal;
 use crate::record::simulated::{load_again, restored};
-use crate::service::jsonrpc::{Envelope, RecoveredId};
+use crate::service::jsonrpc::Envelope;
 use crate::service::mcp::fuzzed::{
-    Incoming, Multiplexer, OlderOutput, Output, Quota, Seat, ToOlder, Who, state,
+    Incoming, OlderOutput, Output, Quota, Seat, ToOlder, Who, state,
 };
 
 const URIS: [&str; 3] = ["file:///a", "file:///a/b", "memo:x"];
@@ -68,15 +71,14 @@ struct Call {
     is_acknowledged: bool,
 }
 
-/// A process of the server.
-struct Process {
-    mux: Multiplexer,
-    runs: bool,
-    initialize: Option<u64>,
-    /// What it has got and not answered: the first serial number of the call, or `None` for a subscription.
-    received: BTreeMap<u64, Option<u64>>,
-    /// The ids of its questions that are not answered.
-    open: BTreeSet<u64>,
+impl Call {
+    /// Whether the server can ask its client for input.
+    fn may_be_asked(&self) -> bool {
+        matches!(
+            self.kind,
+            Kind::Other("tools/call" | "prompts/get" | "resources/read", _)
+        ) && !self.is_answered
+    }
 }
 
 struct World {
@@ -103,17 +105,10 @@ struct World {
 pub fn mcp_older(data: &[u8]) {
     let [who, data @ ..] = data else { return };
     let (who, count) = [(Who::Person, 2), (Who::Everybody, 1)][usize::from(who % 2)];
-    let process = |_| Process {
-        mux: Multiplexer::new(who, r#""2025-11-25""#, "{}"),
-        runs: false,
-        initialize: None,
-        received: BTreeMap::new(),
-        open: BTreeSet::new(),
-    };
     let mut world = World {
         older: ToOlder::new(),
         bytes: Quota::new(MAX_BYTES, Some(MAX_BYTES)),
-        processes: (0..count).map(process).collect(),
+        processes: (0..count).map(|_| Process::new(who)).collect(),
         calls: BTreeMap::new(),
         serial: 0,
         used: BTreeSet::new(),
@@ -207,8 +202,7 @@ impl World {
                 let uris = URIS.iter().enumerate();
                 let uris = uris.filter(|(at, _)| bits & (1 << at) != 0);
                 let uris: Vec<&str> = uris.map(|(_, uri)| *uri).collect();
-                params["notifications"] =
-                    json!({"toolsListChanged": bits & 8 != 0, "resourceSubscriptions": uris});
+                params["notifications"] = json!({"toolsListChanged": bits & 8 != 0, "promptsListChanged": bits & 16 != 0, "resourceSubscriptions": uris});
                 "subscriptions/listen"
             }
             Kind::Other(method, name) => {
@@ -393,180 +387,6 @@ impl World {
         assert!(!is_answered || !self.calls.contains_key(&key));
     }
 
-    fn start(&mut self, server: usize) {
-        let process = &mut self.processes[server];
-        if !process.runs && process.mux.needs_process() {
-            process.runs = true;
-            let mut out = Vec::new();
-            process.mux.begin(&mut out);
-            self.act(server, out);
-        }
-    }
-
-    fn exit(&mut self, server: usize) {
-        let process = &mut self.processes[server];
-        if !std::mem::take(&mut process.runs) {
-            return;
-        }
-        process.received.clear();
-        process.open.clear();
-        process.initialize = None;
-        let mut out = Vec::new();
-        let fails = |id: &str| {
-            format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":1,"message":"exited"}}}}"#)
-        };
-        process.mux.end(fails, &mut out);
-        let count = self.processes.len();
-        let mut fails = Vec::new();
-        for (key, call) in &mut self.calls {
-            if call.principal % count == server {
-                call.may_fail = true;
-                call.is_answered |= call.state.is_some();
-                // Nor is it acknowledged any more.
-                call.is_acknowledged = true;
-                fails.extend(call.open.is_some().then_some(*key));
-            }
-        }
-        self.act(server, out);
-        let mut fails = fails.iter();
-        assert!(
-            !fails.any(|key| self.calls.contains_key(key)),
-            "it fails its calls"
-        );
-    }
-
-    /// The process answers a request that it has got, twice if it is in the mood.
-    fn answer(&mut self, server: usize, argument: u8) {
-        let process = &mut self.processes[server];
-        if let Some(id) = process.initialize.take() {
-            let capabilities = json!({"tools": {"listChanged": true}, "resources": {"subscribe": true}, "logging": {}});
-            let result = json!({"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": {"name": "s"}});
-            let answer = json!({"jsonrpc": "2.0", "id": id, "result": result});
-            return self.process_sends(server, &answer);
-        }
-        let chosen = usize::from(argument) % process.received.len().max(1);
-        let Some((id, key)) = process
-            .received
-            .iter()
-            .nth(chosen)
-            .map(|(id, to)| (*id, *to))
-        else {
-            return;
-        };
-        process.received.remove(&id);
-        let fails = argument.is_multiple_of(5);
-        let answer = match fails {
-            true => {
-                json!({"jsonrpc": "2.0", "id": id, "error": {"code": 1, "message": "no", "data": {"for": key}}})
-            }
-            false => json!({"jsonrpc": "2.0", "id": id, "result": {"for": key}}),
-        };
-        let call = key.and_then(|key| self.calls.get_mut(&key));
-        let was_open = call.is_some_and(|call| {
-            call.is_answered = true;
-            // A long answer to a client that gathers input is not kept.
-            call.may_fail |= fails || call.state.is_some();
-            call.open.is_some()
-        });
-        self.process_sends(server, &answer);
-        assert!(!was_open || key.is_none_or(|key| !self.calls.contains_key(&key)));
-        if argument.is_multiple_of(4) {
-            self.process_sends(server, &answer);
-        }
-    }
-
-    fn progress(&mut self, server: usize, argument: u8) {
-        let received = &self.processes[server].received;
-        let chosen = usize::from(argument) % received.len().max(1);
-        if let Some((id, key)) = received.iter().nth(chosen) {
-            let params = json!({"progressToken": id, "progress": 1, "for": key});
-            let text =
-                json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params});
-            self.process_sends(server, &text);
-        }
-    }
-
-    /// The process asks its client, and takes some questions back.
-    fn ask(&mut self, server: usize, argument: u8) {
-        if !self.processes[server].runs {
-            return;
-        }
-        self.last_question += 1;
-        let id = self.last_question;
-        self.processes[server].open.insert(id);
-        let method = match argument.is_multiple_of(7) {
-            true => "roots/list",
-            false => "elicitation/create",
-        };
-        let params = json!({"question": id});
-        self.process_sends(
-            server,
-            &json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}),
-        );
-        // One that was refused is not open.
-        let is_known = self.processes[server].open.contains(&id);
-        if is_known && argument.is_multiple_of(4) {
-            self.processes[server].open.remove(&id);
-            let params = json!({"requestId": id});
-            let text =
-                json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params});
-            self.process_sends(server, &text);
-            for call in self.calls.values_mut() {
-                call.withdrawn.extend(call.asked.remove(&id));
-            }
-        }
-    }
-
-    /// The process answers what it has not got, or writes something that is no message.
-    fn foreign(&mut self, server: usize, argument: u8) {
-        let (id, wrong) = (1_000_000 + u64::from(argument), json!({"for": 0}));
-        self.process_sends(
-            server,
-            &json!({"jsonrpc": "2.0", "id": id, "result": wrong}),
-        );
-        let params = json!({"progressToken": id, "progress": 1, "for": 0});
-        let text = json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params});
-        self.process_sends(server, &text);
-        let process = &mut self.processes[server];
-        let lost = process.received.pop_first();
-        if let Some(call) = lost.and_then(|(_, key)| self.calls.get_mut(&key?)) {
-            call.may_fail = true;
-            call.is_answered = true;
-        }
-        let lost = lost.map_or(id, |(id, _)| id).to_string();
-        let (lost, mut out) = (RecoveredId::Response(lost), Vec::new());
-        process.mux.handle_unreadable(&lost, "is garbage", &mut out);
-        self.act(server, out);
-    }
-
-    fn notify(&mut self, server: usize, argument: u8) {
-        let uri = URIS[usize::from(argument >> 4) % URIS.len()];
-        let (method, params) = match argument % 3 {
-            0 if argument > 127 => ("prompts/list_changed", json!({})),
-            0 => ("tools/list_changed", json!({})),
-            1 => ("resources/updated", json!({"uri": uri})),
-            _ => ("message", json!({"level": "error"})),
-        };
-        let method = format!("notifications/{method}");
-        self.process_sends(
-            server,
-            &json!({"jsonrpc": "2.0", "method": method, "params": params}),
-        );
-    }
-
-    fn process_sends(&mut self, server: usize, message: &Value) {
-        let process = &mut self.processes[server];
-        if !process.runs {
-            return;
-        }
-        let text = message.to_string();
-        let envelope = Envelope::parse(&text).expect("a message");
-        let (older, mut out) = (&self.older, Vec::new());
-        let reach = |id: Uuid| older.reach(id);
-        process.mux.handle_process(&envelope, &reach, &mut out);
-        self.act(server, out);
-    }
-
     /// What follows from a message to or from a process.
     fn act(&mut self, server: usize, out: Vec<Output>) {
         for output in out {
@@ -631,58 +451,6 @@ impl World {
         }
     }
 
-    /// The process gets a line.
-    fn process_gets(&mut self, server: usize, text: &str) {
-        let message: Value = serde_json::from_str(text).expect("JSON");
-        let (id, params) = (message["id"].as_u64(), &message["params"]);
-        let process = &mut self.processes[server];
-        assert!(
-            process.runs,
-            "nothing is sent to a process that does not run"
-        );
-        match (message["method"].as_str(), id) {
-            (Some(method), Some(id)) => {
-                assert!(self.used.insert((server, id)), "an id is not used again");
-                let meta = &params["_meta"];
-                let of_envelope = "io.modelcontextprotocol/clientCapabilities";
-                assert!(meta[of_envelope].is_null(), "it has no envelope");
-                match (params["for"].as_u64(), method) {
-                    (Some(key), _) => {
-                        let call = self.calls.get(&key).expect("it waits");
-                        assert_eq!(call.principal % self.processes.len(), server);
-                        let token = &meta["progressToken"];
-                        assert!(token.is_null() || *token == id);
-                        self.processes[server].received.insert(id, Some(key));
-                    }
-                    (None, "initialize") => process.initialize = Some(id),
-                    (None, "resources/subscribe" | "resources/unsubscribe") => {
-                        process.received.insert(id, None);
-                    }
-                    (None, _) => panic!("no call sends it: {message}"),
-                }
-            }
-            (Some("notifications/cancelled"), None) => {
-                let id = params["requestId"].as_u64().expect("an upstream id");
-                assert!(self.used.contains(&(server, id)), "it knows the request");
-                process.received.remove(&id);
-            }
-            (Some(method), None) => assert_eq!(method, "notifications/initialized"),
-            (None, id) => {
-                let id = id.expect("its own id");
-                assert!(
-                    process.open.remove(&id),
-                    "it has asked, and is answered once"
-                );
-                if message["error"].is_null() {
-                    let (key, serial) = self.resuming.expect("a client has sent the input");
-                    assert_eq!(self.questions.get(&id), Some(&key), "who was asked answers");
-                    assert_eq!(message["result"]["by"], serial);
-                    assert!(self.answered.remove(&id), "it was answered");
-                }
-            }
-        }
-    }
-
     /// The client of a call gets a message before the answer.
     fn client_gets_event(&mut self, uuid: Uuid, text: &str) {
         let message: Value = serde_json::from_str(text).expect("JSON");
@@ -701,6 +469,14 @@ impl World {
                 assert_eq!(params["_meta"][SUBSCRIPTION], request.id);
                 assert!(!call.is_acknowledged);
                 call.is_acknowledged = true;
+                let server = call.principal % self.processes.len();
+                let accepted = &self.processes[server].accepted;
+                let honored = params["notifications"]["resourceSubscriptions"].as_array();
+                let mut honored = honored.into_iter().flatten().filter_map(Value::as_str);
+                assert!(
+                    honored.all(|uri| accepted.contains(uri)),
+                    "the server has accepted what the client is promised"
+                );
             }
             (_, Kind::Listen(bits)) => {
                 assert_eq!(params["_meta"][SUBSCRIPTION], request.id);
@@ -741,6 +517,9 @@ impl World {
                 assert_eq!(asked["method"], "elicitation/create");
                 let of = *self.questions.entry(question).or_insert(key);
                 assert_eq!(of, key, "one call gets a question");
+                let server = call.principal % self.processes.len();
+                let is_open = self.processes[server].open.contains(&question);
+                assert!(is_open, "a question that was taken back is not asked");
                 call.asked.insert(question, id.clone());
             }
             assert!(!call.asked.is_empty());
@@ -795,6 +574,10 @@ impl World {
             assert!(mux.has_room(&Principal::Nobody, usize::MAX));
             let mut received = process.received.values();
             assert!(received.all(Option::is_none), "the calls are cancelled");
+            assert!(
+                process.subscribed.is_empty(),
+                "nobody is subscribed any more"
+            );
         }
     }
 }
