@@ -7,6 +7,8 @@ use super::envelope::EnvelopeError;
 use super::id::{IdRecovery, RecoveredId};
 use super::members::member;
 use crate::record::record;
+#[cfg(feature = "mcp")]
+use crate::service::json::Skimmer;
 use crate::service::json::{quote, why_not_json};
 use crate::service::lines::Line;
 
@@ -109,6 +111,18 @@ pub(crate) fn splice<'a>(text: &'a str, edits: &mut [(Range<usize>, &'a str)]) -
     }
     parts.push(&text[at..]);
     parts
+}
+
+/// The object at a range without these members.
+#[cfg(feature = "mcp")]
+pub(crate) fn without(text: &str, range: &Range<usize>, names: &[&str]) -> String {
+    let mut kept = Vec::new();
+    let _ = Skimmer::at(text, range).object(|key, value| {
+        if !names.contains(&&*key) {
+            kept.push(format!("{}:{}", quote(&key), &text[value]));
+        }
+    });
+    format!("{{{}}}", kept.join(","))
 }
 
 /// Inserts a member at the front of the object at `object`.

@@ -1,6 +1,7 @@
 //! Why a request is answered with an error: an HTTP status with a JSON-RPC error as its body.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use super::{SESSION_VERSIONS, STATELESS};
 use crate::record::record;
@@ -142,4 +143,28 @@ impl HttpError {
             _ => response,
         }
     }
+}
+
+/// The error for a request whose process has exited. `data` is JSON.
+pub(crate) fn server_exited(id: &str, data: &str) -> String {
+    error_with(Some(id), code::INTERNAL, "MCP server exited", Some(data))
+}
+
+/// The HTTP status of a response, which follows from its error code.
+pub(crate) fn status_of(text: &str, result: Option<&Range<usize>>) -> StatusCode {
+    if result.is_some() {
+        return StatusCode::OK;
+    }
+    match error_code(text) {
+        Some(code::NO_METHOD) => StatusCode::NOT_FOUND,
+        Some(code::HEADER_MISMATCH | code::MISSING_CAPABILITY | code::UNSUPPORTED_VERSION) => {
+            StatusCode::BAD_REQUEST
+        }
+        _ => StatusCode::OK,
+    }
+}
+
+pub(super) fn error_code(text: &str) -> Option<i32> {
+    let error = member(text, &(0..text.len()), "error")?;
+    text[member(text, &error, "code")?].parse().ok()
 }

@@ -1,104 +1,25 @@
 //! What the pool and the sessions share: the callers, the calls that wait, and the limits, for all principals and for each of them.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use serde_json::Value;
 use uuid::Uuid;
 
 use super::http_error::HttpError;
-use super::shared::Handled;
+use super::quota::{Full, Quota};
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record, state};
 use crate::service::deadlines::{Alarm, Deadlines};
 use crate::service::id_map::IdMap;
-use crate::service::sharing::Sharing;
 use crate::{ClientId, Context, Principal, TimerId};
 
-/// Which limit is reached.
+/// How a message was handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Full {
-    /// That of all principals together.
-    All,
-    /// That of one principal.
-    Principal,
-}
-
-/// Counts what principals hold.
-#[derive(Debug)]
-pub(crate) struct Quota {
-    most: usize,
-    /// The limit of each principal. By default, its share of `most`.
-    most_each: Option<usize>,
-    sharing: Sharing,
-    used: usize,
-    /// Principals that hold nothing have no entry.
-    each: HashMap<Principal, usize>,
-}
-
-state!(Quota {
-    keep most,
-    keep most_each,
-    sharing,
-    used,
-    each,
-});
-
-impl Quota {
-    pub(crate) fn new(most: usize, most_each: Option<usize>) -> Self {
-        Self {
-            most,
-            most_each,
-            sharing: Sharing::default(),
-            used: 0,
-            each: HashMap::new(),
-        }
-    }
-
-    /// Notes that a principal uses the service. `is_sole` says that the settings let no other one connect.
-    pub(crate) fn note(&mut self, principal: &Principal, is_sole: bool) {
-        self.sharing.note(principal, is_sole);
-    }
-
-    fn most_each(&self) -> usize {
-        let share = || self.sharing.share_of(self.most);
-        self.most_each.unwrap_or_else(share)
-    }
-
-    /// Counts `count` for a principal, if both limits allow it.
-    pub(crate) fn take(&mut self, principal: &Principal, count: usize) -> Result<(), Full> {
-        if count > self.most.saturating_sub(self.used) {
-            return Err(Full::All);
-        }
-        let held = self.each.get(principal).copied().unwrap_or(0);
-        let most_each = self.most_each();
-        if count > most_each.saturating_sub(held) {
-            return Err(Full::Principal);
-        }
-        if count > 0 {
-            self.used += count;
-            match self.each.get_mut(principal) {
-                Some(held) => *held += count,
-                None => _ = self.each.insert(principal.clone(), count),
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives back what was taken.
-    pub(crate) fn give_back(&mut self, principal: &Principal, count: usize) {
-        self.used -= count;
-        if let Some(held) = self.each.get_mut(principal) {
-            *held -= count;
-            if *held == 0 {
-                self.each.remove(principal);
-            }
-        }
-    }
-
-    /// What all principals hold.
-    pub(crate) fn used(&self) -> usize {
-        self.used
-    }
+pub(crate) enum Handled {
+    Passed,
+    /// It is for no session, or it is unknown for which.
+    Dropped,
+    /// A request from the process that is for no session. The process got an error.
+    Refused,
 }
 
 /// A call whose answer is not complete. Ids are never reused.
@@ -319,29 +240,4 @@ pub(super) fn too_many(what: &str, full: Full) -> HttpError {
         Full::All => format!("Too many {what}"),
         Full::Principal => format!("Too many {what} of this principal"),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn both_limits_hold_and_nothing_is_left_over() {
-        let (ada, bob) = (Principal::User(1), Principal::User(2));
-        for most_each in [Some(3), None] {
-            let mut quota = Quota::new(5, most_each);
-            quota.note(&ada, false);
-            assert_eq!(quota.take(&ada, 4), Err(Full::Principal));
-            assert_eq!(quota.take(&ada, 3), Ok(()));
-            assert_eq!(quota.take(&ada, 1), Err(Full::Principal));
-            assert_eq!(quota.take(&bob, 3), Err(Full::All));
-            assert_eq!(quota.take(&bob, 2), Ok(()));
-            quota.give_back(&ada, 3);
-            assert_eq!((quota.used(), quota.each.len()), (2, 1));
-            quota.give_back(&bob, 2);
-            assert_eq!((quota.used(), quota.each.len()), (0, 0));
-        }
-        // A principal that is alone gets everything.
-        assert_eq!(Quota::new(5, None).take(&ada, 5), Ok(()));
-    }
 }

@@ -11,11 +11,13 @@ mod http_error;
 mod hub;
 mod pool;
 mod process;
+mod quota;
 mod reply;
 mod request;
 mod service;
 mod session;
 mod shared;
+mod subscription;
 mod to_newer;
 mod to_older;
 
@@ -166,10 +168,10 @@ pub(crate) mod fuzzed {
     use crate::service::jsonrpc::{Envelope, IdRanges, MessageKind};
 
     use super::http_error::HttpError;
-    pub(crate) use super::hub::Quota;
-    use super::pool::with_subscription;
+    pub(crate) use super::quota::Quota;
     use super::request::Post;
     pub(crate) use super::shared::{Incoming, Multiplexer, Output, Reach, Seat, Who};
+    use super::subscription::with_subscription;
     pub(crate) use super::to_newer::{Side, ToNewer};
     pub(crate) use super::to_older::{
         Output as OlderOutput, ToOlder, answer, discovery, request as older_request, state,

@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::http_error::{EXPOSED, HttpError};
-use super::hub::Quota;
+use super::quota::Quota;
 use super::request::Accepts;
 use crate::record::record;
 use crate::{ClientId, Context, Principal, Response, StatusCode};

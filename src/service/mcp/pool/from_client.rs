@@ -1,20 +1,18 @@
 //! Requests of callers: which process gets one, which notifications a subscription gets, and the ends of requests that do not come
 //! from a process.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::ops::Range;
 
 use super::{PendingRequest, Pool, Purpose, Subscription, Support};
 use crate::record::record;
-use crate::service::json::{Skimmer, quote, unescape};
 use crate::service::jsonrpc::{
-    Envelope, Forwarded, IdRanges, MessageKind, cancellation, code, error, member,
+    Envelope, Forwarded, IdRanges, MessageKind, cancellation, code, error,
 };
 use crate::service::mcp::http_error::HttpError;
 use crate::service::mcp::hub::{Call, Hub};
 use crate::service::mcp::reply::Reply;
-use crate::service::mcp::shared::with_parents;
+use crate::service::mcp::subscription::Filter;
 use crate::{ClientId, Context, Principal, StatusCode};
 
 /// The maximum length of a `subscriptions/listen` request, which is kept while the subscription lasts.
@@ -325,116 +323,6 @@ fn hash(state: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     state.hash(&mut hasher);
     hasher.finish()
-}
-
-/// The filter of a subscription.
-#[derive(Debug, Default)]
-pub(crate) struct Filter {
-    tools: bool,
-    prompts: bool,
-    resources: bool,
-    /// The resources whose changes are wanted.
-    uris: BTreeSet<Box<str>>,
-}
-
-record!(Filter {
-    tools,
-    prompts,
-    resources,
-    uris,
-});
-
-impl Filter {
-    /// Reads `params.notifications`. Malformed members are ignored.
-    pub(crate) fn of(envelope: &Envelope<'_>) -> Self {
-        let text = envelope.text;
-        let Some(wanted) = envelope.of_body("notifications") else {
-            return Self::default();
-        };
-        let is_true = |key| member(text, &wanted, key).is_some_and(|range| &text[range] == "true");
-        let mut uris = BTreeSet::new();
-        if let Some(list) = member(text, &wanted, "resourceSubscriptions") {
-            let _ = Skimmer::at(text, &list).array(|range: Range<usize>| {
-                let raw = &text[range];
-                if raw.starts_with('"') {
-                    uris.insert(unescape(raw).into());
-                }
-            });
-        }
-        Self {
-            tools: is_true("toolsListChanged"),
-            prompts: is_true("promptsListChanged"),
-            resources: is_true("resourcesListChanged"),
-            uris,
-        }
-    }
-
-    /// All changes of lists.
-    pub(crate) fn lists() -> Self {
-        Self {
-            tools: true,
-            prompts: true,
-            resources: true,
-            uris: BTreeSet::new(),
-        }
-    }
-
-    /// The resources whose changes are wanted.
-    pub(crate) fn uris(&self) -> impl Iterator<Item = &str> {
-        self.uris.iter().map(|uri| &**uri)
-    }
-
-    /// Leaves out what a server with these capabilities, which are JSON, does not report.
-    pub(crate) fn restrict(&mut self, capabilities: &str) {
-        let reports = |name, what| {
-            let of_name = member(capabilities, &(0..capabilities.len()), name);
-            let value = of_name.and_then(|range| member(capabilities, &range, what));
-            value.is_some_and(|range| &capabilities[range] == "true")
-        };
-        self.tools &= reports("tools", "listChanged");
-        self.prompts &= reports("prompts", "listChanged");
-        self.resources &= reports("resources", "listChanged");
-        if !reports("resources", "subscribe") {
-            self.uris.clear();
-        }
-    }
-
-    /// The server does not report changes of this resource.
-    pub(crate) fn remove(&mut self, uri: &str) {
-        self.uris.remove(uri);
-    }
-
-    /// As JSON.
-    pub(crate) fn to_json(&self) -> String {
-        let lists = [
-            ("toolsListChanged", self.tools),
-            ("promptsListChanged", self.prompts),
-            ("resourcesListChanged", self.resources),
-        ];
-        let lists = lists.into_iter().filter(|(_, is_wanted)| *is_wanted);
-        let mut members: Vec<String> = lists.map(|(name, _)| format!(r#""{name}":true"#)).collect();
-        if !self.uris.is_empty() {
-            let uris: Vec<String> = self.uris().map(quote).collect();
-            members.push(format!(r#""resourceSubscriptions":[{}]"#, uris.join(",")));
-        }
-        format!("{{{}}}", members.join(","))
-    }
-
-    /// Whether a notification is wanted.
-    pub(crate) fn wants(&self, method: &str, envelope: &Envelope<'_>) -> bool {
-        match method {
-            "notifications/tools/list_changed" => self.tools,
-            "notifications/prompts/list_changed" => self.prompts,
-            "notifications/resources/list_changed" => self.resources,
-            "notifications/resources/updated" => {
-                let text = envelope.text;
-                let uri = envelope.of_body("uri").map(|range| &text[range]);
-                let uri = uri.filter(|raw| raw.starts_with('"')).map(unescape);
-                uri.is_some_and(|uri| with_parents(&uri).any(|uri| self.uris.contains(uri)))
-            }
-            _ => false,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -6,13 +6,13 @@ use super::{MAX_PAGES, MAX_VERSIONS, PendingRequest, Pool, PoolChange, Purpose, 
 use crate::service::child::{ChildEvent, ChildInput};
 use crate::service::json::{Skimmer, unescape};
 use crate::service::jsonrpc::{
-    Envelope, MessageKind, RecoveredId, Reference, RequestKind, SUBSCRIPTION, cancellation, code,
-    error, error_with, insert_member, member, splice,
+    Envelope, MessageKind, RecoveredId, Reference, RequestKind, cancellation, code, error, member,
 };
 use crate::service::mcp::STATELESS;
+use crate::service::mcp::http_error::{error_code, status_of};
 use crate::service::mcp::hub::Hub;
 use crate::service::mcp::process::Received;
-use crate::service::mcp::to_older::without;
+use crate::service::mcp::subscription::with_subscription;
 use crate::{Context, StatusCode};
 
 impl Pool {
@@ -322,77 +322,9 @@ impl Pool {
     }
 }
 
-/// A notification with the id of a subscription in `params._meta`.
-pub(crate) fn with_subscription(envelope: &Envelope<'_>, id: &str) -> String {
-    with_meta(envelope, &format!(r#""{SUBSCRIPTION}":{id}"#))
-}
-
-/// A notification without the id of a subscription.
-pub(crate) fn without_subscription(envelope: &Envelope<'_>) -> String {
-    let text = envelope.text;
-    match &envelope.meta {
-        Some(meta) if envelope.of_meta(SUBSCRIPTION).is_some() => {
-            let kept = without(text, meta, &[SUBSCRIPTION]);
-            splice(text, &mut [(meta.clone(), &kept)]).concat()
-        }
-        _ => text.to_owned(),
-    }
-}
-
-/// A request or a notification with more members in `params._meta`.
-pub(crate) fn with_meta(envelope: &Envelope<'_>, members: &str) -> String {
-    let text = envelope.text;
-    match (&envelope.meta, &envelope.body) {
-        (Some(meta), _) if text[meta.clone()].starts_with('{') => {
-            insert_member(text, meta, members)
-        }
-        (_, Some(params)) => insert_member(text, params, &format!(r#""_meta":{{{members}}}"#)),
-        (_, None) => {
-            let whole = 0..text.trim_end().len();
-            let start = text.len() - text.trim_start().len();
-            insert_member(
-                text,
-                &(start..whole.end),
-                &format!(r#""params":{{"_meta":{{{members}}}}}"#),
-            )
-        }
-    }
-}
-
-/// The answer to `subscriptions/listen`, which ends the subscription.
-pub(crate) fn subscription_ended(id: &str) -> String {
-    format!(
-        r#"{{"jsonrpc":"2.0","id":{id},"result":{{"resultType":"complete","_meta":{{"{SUBSCRIPTION}":{id}}}}}}}"#
-    )
-}
-
 /// The answer to a request of a shared process: it has no client of its own.
 fn no_requests(id: &str) -> String {
     error(id, code::NO_METHOD, "Method not found", None)
-}
-
-/// The error for a request whose process has exited. `data` is JSON.
-pub(crate) fn server_exited(id: &str, data: &str) -> String {
-    error_with(Some(id), code::INTERNAL, "MCP server exited", Some(data))
-}
-
-/// The HTTP status of a response, which follows from its error code.
-pub(crate) fn status_of(text: &str, result: Option<&Range<usize>>) -> StatusCode {
-    if result.is_some() {
-        return StatusCode::OK;
-    }
-    match error_code(text) {
-        Some(code::NO_METHOD) => StatusCode::NOT_FOUND,
-        Some(code::HEADER_MISMATCH | code::MISSING_CAPABILITY | code::UNSUPPORTED_VERSION) => {
-            StatusCode::BAD_REQUEST
-        }
-        _ => StatusCode::OK,
-    }
-}
-
-fn error_code(text: &str) -> Option<i32> {
-    let error = member(text, &(0..text.len()), "error")?;
-    text[member(text, &error, "code")?].parse().ok()
 }
 
 /// The revisions that the answer to `server/discover` lists.

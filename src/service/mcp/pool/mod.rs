@@ -13,15 +13,15 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-pub(super) use self::from_client::Filter;
 use self::from_client::States;
 use super::STATELESS;
 use super::headers::Tools;
 use super::held::Held;
-use super::http_error::HttpError;
+use super::http_error::{HttpError, server_exited};
 use super::hub::Hub;
 use super::process::Process;
 use super::reply::Reply;
+use super::subscription::{Filter, subscription_ended};
 use super::{McpConfig, McpShare, McpStart, to_older};
 use crate::record::{
     Fields, Loader, Record, RecordError, Saver, State, object, record, record_names, state,
@@ -33,10 +33,6 @@ use crate::sys::drop_code;
 use crate::{Context, Principal, StatusCode, Time, TimerId};
 
 pub(super) use self::from_client::check_subscription;
-pub(super) use self::from_process::{
-    server_exited, status_of, subscription_ended, with_meta, with_subscription,
-    without_subscription,
-};
 
 /// Which revisions the program supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

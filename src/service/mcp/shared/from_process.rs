@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::member::{Level, with_parents};
+use super::member::Level;
 use super::multiplexer::{
-    Handled, Incoming, Multiplexer, Output, PROCESS, Phase, Purpose, Question, Reach, answered,
-    is_change, uri_of,
+    Incoming, Multiplexer, Output, PROCESS, Phase, Purpose, Question, Reach, answered, is_change,
+    uri_of,
 };
 use uuid::Uuid;
 
@@ -14,6 +14,8 @@ use crate::service::jsonrpc::{
     Envelope, Forwarded, IdRanges, MessageKind, PROGRESS, RecoveredId, Reference, code, error,
     is_same, member, splice,
 };
+use crate::service::mcp::hub::Handled;
+use crate::service::mcp::subscription::with_parents;
 
 /// The maximum length of the result of `initialize`, which is kept.
 const MAX_RESULT: usize = 1 << 20;

@@ -2,12 +2,13 @@
 
 use super::member::Level;
 use super::multiplexer::{
-    Effect, Handled, Incoming, Multiplexer, Output, PROCESS, Phase, Purpose, answered, uri_of,
+    Effect, Incoming, Multiplexer, Output, PROCESS, Phase, Purpose, answered, uri_of,
 };
 use crate::service::jsonrpc::{
     Envelope, Forwarded, IdKey, IdRanges, MessageKind, PROGRESS, Reference, code, error, is_same,
     sole_member, splice,
 };
+use crate::service::mcp::hub::Handled;
 
 impl Multiplexer {
     /// Handles a message from a session.

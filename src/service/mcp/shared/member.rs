@@ -19,10 +19,6 @@ pub(super) fn cost_of(uri: &str) -> usize {
     uri.len() + SUBSCRIPTION_COST
 }
 
-/// The maximum number of a resource's parents that are looked up among the subscriptions, and the maximum length of each.
-const MAX_PARENTS: usize = 64;
-const MAX_PARENT: usize = 4 << 10;
-
 /// The log levels as JSON, the most verbose first.
 const LEVELS: [&str; 8] = [
     r#""debug""#,
@@ -130,34 +126,9 @@ impl Member {
     }
 }
 
-/// A resource, and those that it may be a part of.
-pub(crate) fn with_parents(uri: &str) -> impl Iterator<Item = &str> {
-    let ends = uri.match_indices(['/', '?', '#']).take(MAX_PARENTS);
-    let ends = ends.take_while(|(at, _)| *at < MAX_PARENT);
-    let parents = ends.flat_map(|(at, _)| [&uri[..at], &uri[..=at]]);
-    let parents = parents.filter(move |parent| parent.len() < uri.len());
-    [uri].into_iter().chain(parents)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_resource_is_a_part_of_few_and_short_ones() {
-        // The bug: a long URI was hashed for each of its slashes and for each session, and stalled the loop.
-        let all: Vec<&str> = with_parents("m:/a/b?c").collect();
-        assert_eq!(
-            all,
-            [
-                "m:/a/b?c", "m:", "m:/", "m:/a", "m:/a/", "m:/a/b", "m:/a/b?"
-            ]
-        );
-        let long = format!("m:{}{}", "x".repeat(15 << 20), "/".repeat(1000));
-        assert_eq!(with_parents(&long).count(), 1);
-        let many = "/".repeat(1000);
-        assert_eq!(with_parents(&many).count(), 1 + 2 * MAX_PARENTS);
-    }
 
     #[test]
     fn subscriptions_are_limited_by_their_size() {

@@ -12,13 +12,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-pub(crate) use self::member::{Level, with_parents};
-pub(crate) use self::multiplexer::{
-    ENDED, Handled, Incoming, Multiplexer, Output, Reach, is_change,
-};
-use super::http_error::HttpError;
-use super::hub::Hub;
-use super::pool::server_exited;
+pub(crate) use self::member::Level;
+pub(crate) use self::multiplexer::{ENDED, Incoming, Multiplexer, Output, Reach, Who, is_change};
+use super::http_error::{HttpError, server_exited};
+use super::hub::{Handled, Hub};
 use super::process::{Process, Received};
 use super::{McpConfig, McpShare};
 use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object, record};
@@ -38,15 +35,6 @@ const MAX_CAPABILITIES: usize = 16 << 10;
 
 /// After this many messages for sessions, the rest of the output of a process waits for another turn.
 const MAX_DELIVERIES: usize = 1000;
-
-/// Whose sessions share a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
-    /// Those of one principal, so everything that the process says is for it.
-    Person,
-    /// Those of several principals, or of one that may be several persons.
-    Everybody,
-}
 
 /// What the sessions of a process have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

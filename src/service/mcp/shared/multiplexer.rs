@@ -15,7 +15,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::Who;
 use super::member::{Level, MAX_SUBSCRIPTIONS_EACH, Member, cost_of};
 use crate::Principal;
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record, record_names};
@@ -34,6 +33,15 @@ pub(crate) const ENDED: &str = "null";
 
 /// The maximum number of Outrigger's own requests that are tracked.
 const MAX_TOLD: usize = 1024;
+
+/// Whose sessions share a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// Those of one principal, so everything that the process says is for it.
+    Person,
+    /// Those of several principals, or of one that may be several persons.
+    Everybody,
+}
 
 /// What the owner has to do.
 #[derive(Debug)]
@@ -82,16 +90,6 @@ pub(crate) enum Reach {
     /// When the client sends or reads something again.
     Later,
     Now,
-}
-
-/// How a message was handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Handled {
-    Passed,
-    /// It is for no session, or it is unknown for which.
-    Dropped,
-    /// A request from the process that is for no session. The process got an error.
-    Refused,
 }
 
 /// What a request to the process is for.

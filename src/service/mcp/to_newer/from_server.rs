@@ -10,7 +10,7 @@ use crate::service::jsonrpc::{
     Envelope, IdKey, MessageKind, SUBSCRIPTION, code, error, insert_member, is_same, member,
     with_id,
 };
-use crate::service::mcp::pool::{Filter, without_subscription};
+use crate::service::mcp::subscription::{Filter, without_subscription};
 use crate::service::mcp::{EARLIER_VERSIONS, SESSION_VERSIONS, STATELESS};
 
 impl ToNewer {

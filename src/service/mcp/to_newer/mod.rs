@@ -19,8 +19,8 @@ use std::ops::Range;
 use serde_json::Value;
 
 use super::STATELESS;
-use super::pool::{Filter, with_meta};
 use super::shared::Level;
+use super::subscription::{Filter, with_meta};
 use super::to_older::{Questions, may_ask, questions_for, request as without_envelope};
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
 use crate::service::json::{quote, unescape};

@@ -6,9 +6,9 @@ use uuid::Uuid;
 use super::messages::{Question, Questions};
 use crate::Principal;
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
-use crate::service::mcp::hub::Quota;
-use crate::service::mcp::pool::Filter;
+use crate::service::mcp::quota::Quota;
 use crate::service::mcp::shared::{Reach, Seat};
+use crate::service::mcp::subscription::Filter;
 
 /// What a call is.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::record::{Loader, Record, RecordError, Saver, record};
 use crate::service::json::{Skimmer, quote, unescape};
 use crate::service::jsonrpc::{
-    Envelope, MessageKind, code, insert_member, member, splice, success,
+    Envelope, MessageKind, code, insert_member, member, splice, success, without,
 };
 use crate::service::mcp::{SESSION_VERSIONS, STATELESS};
 
@@ -100,17 +100,6 @@ pub(crate) fn request(envelope: &Envelope<'_>) -> String {
         }
         _ => bare,
     }
-}
-
-/// The object at a range without these members.
-pub(crate) fn without(text: &str, range: &Range<usize>, names: &[&str]) -> String {
-    let mut kept = Vec::new();
-    let _ = Skimmer::at(text, range).object(|key, value| {
-        if !names.contains(&&*key) {
-            kept.push(format!("{}:{}", quote(&key), &text[value]));
-        }
-    });
-    format!("{{{}}}", kept.join(","))
 }
 
 /// The `initialize` request that answers `server/discover`.

@@ -22,14 +22,15 @@ use self::call::{Call, Kind, Stage};
 use self::messages::Question;
 pub(crate) use self::messages::{
     ASKED, Questions, answer, discovery, is_unknown, may_ask, questions_for, request, state,
-    versions, without,
+    versions,
 };
 use self::subscription::BEGIN;
 use super::http_error::HttpError;
-use super::hub::Quota;
-use super::pool::{Filter, subscription_ended, with_subscription};
+use super::hub::Handled;
+use super::quota::Quota;
 use super::request::CAPABILITIES_KEY;
-use super::shared::{Handled, Incoming, Reach, Seat};
+use super::shared::{Incoming, Reach, Seat};
+use super::subscription::{Filter, subscription_ended, with_subscription};
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 use crate::service::id_map::IdMap;
 use crate::service::jsonrpc::{Envelope, MessageKind, code, error, with_id};

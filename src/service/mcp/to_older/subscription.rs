@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use super::call::Kind;
 use super::{Output, ToOlder, messages};
-use crate::service::mcp::hub::Quota;
+use crate::service::mcp::quota::Quota;
 use crate::service::mcp::shared::ENDED;
 
 /// The id of the request of a subscription that learns what the server reports, as JSON.
