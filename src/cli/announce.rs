@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use serde_json::{Map, Value, json};
 
-use super::settings::ListenFlag;
+use super::listen_flag::ListenFlag;
 use crate::sys::random_uuid;
 use crate::{ListenAddress, Token};
 

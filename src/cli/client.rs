@@ -6,19 +6,19 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::Path;
-#[cfg(feature = "tls")]
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::Value;
 
+#[cfg(feature = "tls")]
+use super::client_settings::ClientTlsFlags;
 use super::defaults::TOKEN_VARIABLE;
-use super::run::Failure;
+use super::outcome::Failure;
 use super::settings::Settings;
 #[cfg(feature = "tls")]
 use super::tls::read;
-use crate::service::{Answer, Framing, Inquiry, Problem, Routes};
+use crate::service::{Answer, Inquiry, Problem, Routes};
 use crate::sys::mask_arguments;
 #[cfg(feature = "tls")]
 use crate::{ClientTls, TlsError};
@@ -26,59 +26,6 @@ use crate::{Connect, ParseTargetError, Proxies, Server, Target, Token};
 
 /// The maximum size of a token file.
 const MAX_TOKEN_FILE: u64 = 64 << 10;
-
-/// The values of the flags of a client.
-#[derive(Debug)]
-pub(crate) struct ClientSettings {
-    /// The URL, once it is parsed.
-    pub(crate) target: Option<Target>,
-    /// The token of `--token-file` or of the environment.
-    pub(crate) token: Option<Token>,
-    /// Header fields of the handshake.
-    pub(crate) fields: Vec<(String, String)>,
-    #[cfg(feature = "tls")]
-    pub(crate) tls: ClientTlsFlags,
-    /// How long one attempt to connect may take.
-    pub(crate) connect_timeout: Duration,
-    /// How long to try before giving up.
-    pub(crate) give_up: Option<Duration>,
-    /// How messages are separated on the standard streams.
-    pub(crate) framing: Framing,
-    /// The maximum size of the messages that are kept.
-    pub(crate) buffer: usize,
-    /// How long to wait for answers at the end.
-    pub(crate) linger: Duration,
-    /// The character that begins an escape of `attach`.
-    pub(crate) escape: Option<u8>,
-}
-
-/// The values of a client's flags for TLS.
-#[cfg(feature = "tls")]
-#[derive(Debug, Default)]
-pub(crate) struct ClientTlsFlags {
-    pub(crate) ca: Option<PathBuf>,
-    pub(crate) fingerprint: Option<String>,
-    pub(crate) cert: Option<PathBuf>,
-    pub(crate) key: Option<PathBuf>,
-}
-
-impl Default for ClientSettings {
-    fn default() -> Self {
-        Self {
-            target: None,
-            token: None,
-            fields: Vec::new(),
-            #[cfg(feature = "tls")]
-            tls: ClientTlsFlags::default(),
-            connect_timeout: Duration::from_secs(10),
-            give_up: Some(Duration::from_secs(3600)),
-            framing: Framing::Lines,
-            buffer: 4 << 20,
-            linger: Duration::from_secs(5),
-            escape: Some(b'~'),
-        }
-    }
-}
 
 impl Settings {
     /// Checks the flags of a client against each other and reads its token.

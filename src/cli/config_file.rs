@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 
 use super::commands::{Command, ProgramArg, Serves};
 use super::flags::{Flag, Takes};
-use super::parser::suggestion;
 use super::settings::Settings;
+use super::suggestion::suggestion;
 use super::values::missing_feature;
 use crate::ServiceId;
 use crate::server::is_reserved_path;
@@ -309,7 +309,7 @@ fn words(value: &Value) -> Result<Vec<String>, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::settings::ListenFlag;
+    use super::super::listen_flag::ListenFlag;
     use super::*;
 
     /// The settings that a file of this content makes of a command's.

@@ -12,9 +12,10 @@ use rustix::process::geteuid;
 use super::announce::{is_unspecified, own_names};
 use super::commands::{Command, ProgramArg, demo_routes};
 use super::flags::Flag;
+use super::listen_flag::ListenFlag;
 #[cfg(feature = "mcp")]
 use super::mcp_servers;
-use super::settings::{ListenFlag, Settings};
+use super::settings::Settings;
 use crate::server::RejectionHints;
 use crate::sys::{granted_memory, keep_from_children};
 use crate::{Config, Peers, ProtectedResource, Token, Tokens};

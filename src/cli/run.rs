@@ -1,6 +1,5 @@
 //! Runs a server or a client from the settings until it is stopped.
 
-use std::error::Error;
 use std::fmt::Write;
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -11,13 +10,15 @@ use log::LevelFilter;
 use rustix::io::Errno;
 
 use super::announce::{Announcement, AnnouncementContent, reached_at};
-use super::commands::{Command, ProgramArg, Serves, ServiceParams};
+use super::commands::{Action, Command, ProgramArg, Serves, ServiceParams};
+use super::listen_flag::ListenFlag;
 use super::logging::DefaultLevels;
+use super::outcome::{Failure, Outcome, fail, print, with_causes};
 use super::output::LineOutput;
 use super::parser::parse;
 use super::service_manager::ServiceManager;
-use super::settings::{ListenFlag, Settings};
-use super::{Action, Outcome, fail, logging, print, programs};
+use super::settings::Settings;
+use super::{logging, programs};
 #[cfg(feature = "tls")]
 use crate::TlsConfig;
 use crate::demo::Demo;
@@ -32,9 +33,6 @@ use crate::{
 
 /// How long to wait for room on standard output for the `listening` lines.
 const PRINT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// An error of the server, or why its settings cannot be used.
-pub(super) type Failure = Box<dyn Error>;
 
 pub(super) fn run(command: &'static Command, mut settings: Settings) -> Outcome {
     let default = if command.is_client() {
@@ -208,7 +206,7 @@ fn serve(
     }
     if started.is_ok() {
         let announcement = announce(command, &settings, &addresses)?;
-        if text != settings.printed {
+        if text != settings.passed_on.printed {
             tell(command, &settings, &text);
         }
         server.drop_when_stopping((announcement, manager.until_stopping()));
@@ -596,15 +594,4 @@ fn print_within(text: &str, timeout: Duration) {
     if !stdout.line_within(text.as_bytes(), timeout, |_| Vec::new()) {
         log::warn!("standard output is blocked: the server's addresses were not printed");
     }
-}
-
-/// An error with its causes, in one line.
-fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
 }

@@ -2,22 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
-use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 #[cfg(feature = "client")]
-use super::client::ClientSettings;
+use super::client_settings::ClientSettings;
 use super::commands::Command;
 use super::flags::Flag;
+use super::listen_flag::ListenFlag;
 use super::logging::LogFormat;
+use super::passed_on::PassedOn;
 use super::programs;
-#[cfg(feature = "tls")]
-use super::tls::TlsFlags;
-#[cfg(feature = "tls")]
-use crate::TlsIdentity;
 #[cfg(feature = "deflate")]
 use crate::protocol::deflate::DeflateConfig;
 use crate::service::{
@@ -26,7 +23,7 @@ use crate::service::{
 };
 #[cfg(feature = "mcp")]
 use crate::service::{McpConfig, ProgramPlace};
-use crate::{Config, Listen, Scope, Token};
+use crate::{Config, Scope, Token};
 
 /// The settings of a command, or of one route. Flags fill in the settings of the services themselves, so each default stands in
 /// one place.
@@ -45,8 +42,8 @@ pub(crate) struct Settings {
     pub(crate) oauth_resource: Option<PathBuf>,
     /// Whether the server generated its token and therefore prints it.
     pub(crate) token_is_generated: bool,
-    /// The lines with addresses that the program before this one has printed.
-    pub(crate) printed: String,
+    /// What the program before this one has passed on.
+    pub(crate) passed_on: PassedOn,
     /// The program that replaces this one in an upgrade, if it is not at the path of this one.
     pub(crate) upgrade_program: Option<PathBuf>,
     /// How to compress messages, if `--deflate` is given.
@@ -92,13 +89,37 @@ pub(crate) struct AnnounceFlags {
     pub(crate) extra: Map<String, Value>,
 }
 
-/// A value of `--listen`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ListenFlag {
-    Address(Listen),
-    /// A socket that this process was started with, and whether its connections use TLS, if the flag says so. Reading the
-    /// flag does not take it over, because the flags are read again on SIGHUP.
-    Descriptor(RawFd, Option<bool>),
+/// The values of the flags for TLS.
+#[cfg(feature = "tls")]
+#[derive(Debug, Default)]
+pub(crate) struct TlsFlags {
+    pub(crate) cert: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+    pub(crate) self_signed: bool,
+    pub(crate) dir: Option<PathBuf>,
+    pub(crate) client_ca: Option<PathBuf>,
+    pub(crate) client_auth: bool,
+}
+
+#[cfg(feature = "tls")]
+impl TlsFlags {
+    /// Whether there is a certificate.
+    pub(crate) fn is_on(&self) -> bool {
+        self.cert.is_some() || self.self_signed
+    }
+
+    /// Checks the flags against each other.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if self.self_signed && self.cert.is_some() {
+            return Err("--tls-self-signed cannot be combined with --tls-cert".to_owned());
+        }
+        if self.client_ca.is_some() && !self.is_on() {
+            return Err(
+                "--tls-client-ca has no effect without --tls-cert or --tls-self-signed".to_owned(),
+            );
+        }
+        Ok(())
+    }
 }
 
 impl Settings {
@@ -127,7 +148,7 @@ impl Settings {
             token_file: None,
             oauth_resource: None,
             token_is_generated: false,
-            printed: String::new(),
+            passed_on: PassedOn::default(),
             upgrade_program: None,
             #[cfg(feature = "deflate")]
             deflate: DeflateConfig::default(),
@@ -207,30 +228,6 @@ impl Settings {
     pub(crate) fn generated_token(&self) -> Option<&Token> {
         let token = self.server.access.tokens.only();
         token.filter(|_| self.token_is_generated)
-    }
-
-    /// What passes to the program that replaces this one: the token and the certificate that the server generated, because clients
-    /// have them, and the lines that it has printed.
-    pub(crate) fn pass_on(&self, printed: &str) -> Value {
-        let token = self.generated_token().map(Token::reveal);
-        #[cfg(feature = "tls")]
-        let certificate = self.pass_on_certificate();
-        #[cfg(not(feature = "tls"))]
-        let certificate = Value::Null;
-        json!({"token": token, "certificate": certificate, "printed": printed})
-    }
-
-    /// Takes over what another program has passed on.
-    pub(crate) fn take_over(&mut self, passed: &Value) {
-        let token = passed["token"].as_str().and_then(Token::new);
-        if let Some(token) = token.filter(|_| self.token_is_generated) {
-            self.server.access.tokens = token.into();
-        }
-        #[cfg(feature = "tls")]
-        {
-            self.tls.passed = TlsIdentity::passed(&passed["certificate"]);
-        }
-        self.printed = passed["printed"].as_str().unwrap_or_default().to_owned();
     }
 
     /// The services to run, each with its settings: the routes, or the command itself.

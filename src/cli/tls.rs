@@ -8,25 +8,11 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::OFlags;
-use serde_json::Value;
-
 use super::announce::{own_names, reached_at};
-use super::settings::{ListenFlag, Settings};
+use super::listen_flag::ListenFlag;
+use super::settings::Settings;
 use crate::{ListenAddress, TlsConfig, TlsError, TlsIdentity};
-
-/// The values of the flags for TLS.
-#[derive(Debug, Default)]
-pub(crate) struct TlsFlags {
-    pub(crate) cert: Option<PathBuf>,
-    pub(crate) key: Option<PathBuf>,
-    pub(crate) self_signed: bool,
-    pub(crate) dir: Option<PathBuf>,
-    pub(crate) client_ca: Option<PathBuf>,
-    pub(crate) client_auth: bool,
-    /// The self-signed certificate of the program before this one.
-    pub(super) passed: Option<TlsIdentity>,
-}
+use rustix::fs::OFlags;
 
 /// The maximum size of a file of certificates.
 const MAX_FILE: u64 = 1 << 20;
@@ -37,34 +23,7 @@ const RENEWAL: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The file in `--tls-dir`, which contains the certificate and its key.
 const KEPT_FILE: &str = "outrigger.pem";
 
-impl TlsFlags {
-    /// Whether there is a certificate.
-    pub(crate) fn is_on(&self) -> bool {
-        self.cert.is_some() || self.self_signed
-    }
-
-    /// Checks the flags against each other.
-    pub(super) fn check(&self) -> Result<(), String> {
-        if self.self_signed && self.cert.is_some() {
-            return Err("--tls-self-signed cannot be combined with --tls-cert".to_owned());
-        }
-        if self.client_ca.is_some() && !self.is_on() {
-            return Err(
-                "--tls-client-ca has no effect without --tls-cert or --tls-self-signed".to_owned(),
-            );
-        }
-        Ok(())
-    }
-}
-
 impl Settings {
-    /// The self-signed certificate that is kept nowhere else.
-    pub(super) fn pass_on_certificate(&self) -> Option<Value> {
-        let is_kept = !self.tls.self_signed || self.tls.dir.is_some();
-        let tls = self.server.tls.as_ref().filter(|_| !is_kept)?;
-        Some(tls.identity().pass_on())
-    }
-
     /// Whether connections to an address use TLS.
     pub(super) fn uses_tls(&self, listen: &ListenFlag) -> bool {
         match listen {
@@ -124,7 +83,7 @@ impl Settings {
         let lasts = |identity: &TlsIdentity| identity.not_after() > now + RENEWAL;
         let create = || TlsIdentity::self_signed(&self.certificate_names());
         let Some(dir) = &self.tls.dir else {
-            let present = present.or(self.tls.passed.as_ref());
+            let present = present.or(self.passed_on.certificate.as_ref());
             return match present.filter(|present| lasts(present)) {
                 Some(present) => Ok(present.clone()),
                 None => Ok(create()?.0),

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::settings::ListenFlag;
+use super::listen_flag::ListenFlag;
 use crate::Listen;
 use crate::server::split_security;
 use crate::sys::check_socket_path;

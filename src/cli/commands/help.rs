@@ -3,8 +3,9 @@
 
 use super::super::completions::Shell;
 use super::super::output::Colors;
-use super::super::parser::suggestion;
-use super::super::{Action, help, manual, parser};
+use super::super::suggestion::suggestion;
+use super::super::{help, manual, parser};
+use super::Action;
 use super::{Command, Serves};
 use crate::demo::Example;
 

@@ -4,9 +4,8 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
-use super::super::run::Failure;
+use super::super::outcome::{Failure, Outcome, fail};
 use super::super::settings::Settings;
-use super::super::{Outcome, fail};
 use crate::service::{Inquiry, mcp_paths};
 use crate::{Connect, Target};
 
@@ -38,7 +37,7 @@ pub(super) fn run(settings: Settings, connect: Connect) -> Result<Outcome, Failu
         (name, at.to_string())
     });
     let text = Settings::snippets(&settings, &servers.collect::<Vec<_>>());
-    super::super::print(&text);
+    super::super::outcome::print(&text);
     Ok(Outcome::Clean)
 }
 

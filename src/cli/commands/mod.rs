@@ -18,14 +18,28 @@ mod upgrade;
 use std::io;
 use std::time::Duration;
 
+use self::token::TokenCommand;
 use super::flags::Flag;
 #[cfg(feature = "client")]
-use super::run::Failure;
+use super::outcome::Failure;
+use super::outcome::Outcome;
 use super::settings::Settings;
-use super::{Action, Outcome};
 use crate::service::Endpoint;
 use crate::web::RoutePage;
 use crate::{Service, Token};
+
+/// The action that the command line requests.
+#[derive(Debug)]
+pub(crate) enum Action {
+    /// Print this and exit.
+    Print(String),
+    /// Run one of the programs that the demo uses.
+    Example(fn() -> io::Result<()>),
+    /// List or edit the tokens of a file.
+    Token(TokenCommand),
+    /// Run a server or a client.
+    Run(&'static Command, Box<Settings>),
+}
 
 /// A command of the program. Start its definition from [`Command::BASE`].
 #[derive(Debug)]

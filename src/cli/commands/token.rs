@@ -10,9 +10,11 @@ use rustix::process::{Gid, Uid};
 
 use super::super::flags::access::TOKEN_FILE;
 use super::super::flags::{Flag, Takes};
-use super::super::parser::suggestion;
+use super::super::logging;
+use super::super::outcome::{Outcome, fail, print};
 use super::super::settings::Settings;
-use super::super::{Action, Outcome, fail, logging, print};
+use super::super::suggestion::suggestion;
+use super::Action;
 use super::{Command, Serves};
 use crate::server::words;
 use crate::sys::random_uuid;

@@ -12,8 +12,8 @@ mod listen;
 pub(super) mod shared;
 
 use super::commands::{Command, Serves};
-use super::parser::suggestion;
 use super::settings::Settings;
+use super::suggestion::suggestion;
 
 /// One flag. Start a row from [`Flag::BASE`].
 #[derive(Clone, Copy, Debug)]
