@@ -5,7 +5,7 @@ use base64::prelude::BASE64_STANDARD;
 use base64::{Engine, alphabet};
 use sha1::{Digest, Sha1};
 
-use super::http::{Framing, Rejection, Request, StatusCode, write_field};
+use super::http::{Framing, Rejection, Request, StatusCode, is_token_byte, write_field};
 
 /// Base64 that accepts unused bits in the last character, as in an example of RFC 6455.
 const LENIENT_BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -165,11 +165,6 @@ pub fn accept_key(key: &[u8]) -> [u8; 28] {
     let length = BASE64_STANDARD.encode_slice(hash.finalize(), &mut encoded);
     debug_assert_eq!(length, Ok(28), "20 bytes are 28 characters of base64");
     encoded
-}
-
-/// Whether a byte is allowed in a token, RFC 9110 section 5.6.2.
-pub(super) fn is_token_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use super::tls::TlsConfig;
 use super::tls::TlsStream;
 #[cfg(feature = "deflate")]
 use crate::protocol::deflate::DeflateConfig;
-use crate::protocol::http::MAX_HEADERS;
+use crate::protocol::http::{MAX_HEADERS, is_token_byte};
 use crate::protocol::{Limits, Timeouts};
 use crate::record::record;
 
@@ -374,11 +374,6 @@ impl Default for ResumeConfig {
             buffer: 4 << 20,
         }
     }
-}
-
-/// Whether a byte can be part of a header's name (RFC 9110 section 5.6.2).
-fn is_token_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-_.!#$%&'*+^`|~".contains(&byte)
 }
 
 /// Whether a text can be the [beginning of all paths](Config::base_path).

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use super::response::ResponseHead;
-use super::{HandshakeError, MAX_INTERIM, is_field};
+use super::{HandshakeError, MAX_INTERIM};
 use crate::protocol::Input;
-use crate::protocol::http::{BodyDecoder, Framing, find_end, write_field};
+use crate::protocol::http::{BodyDecoder, Framing, find_end, is_field, write_field};
 
 /// A request of a client.
 ///

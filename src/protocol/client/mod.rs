@@ -42,8 +42,8 @@ pub use self::exchange::{Exchange, ExchangeEvent, HttpRequest};
 pub use self::response::ResponseHead;
 use super::Input;
 use super::deflate::{Agreement, Offer};
-use super::handshake::{accept_key, is_token_byte};
-use super::http::{Body, Framing, find_end, write_field};
+use super::handshake::accept_key;
+use super::http::{Body, Framing, find_end, is_field, is_token_byte, write_field};
 
 /// The maximum length of the body of a refusal that is kept, in bytes.
 const MAX_BODY: usize = 4 << 10;
@@ -111,12 +111,6 @@ impl HandshakeRequest {
                 .iter()
                 .all(|(name, value)| is_field(name, value))
     }
-}
-
-/// Whether a name and a value have the characters that HTTP allows in a header field (RFC 9110 section 5.5).
-pub fn is_field(name: &str, value: &str) -> bool {
-    let allows = |byte| byte == b'\t' || (byte >= 0x20 && byte != 0x7f);
-    !name.is_empty() && name.bytes().all(is_token_byte) && value.bytes().all(allows)
 }
 
 /// Whether the handshake sets a field itself, or cannot have it. Such a field must not be added to a request.

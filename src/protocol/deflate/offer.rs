@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::protocol::handshake::is_token_byte;
+use crate::protocol::http::is_token_byte;
 use crate::protocol::http::{Rejection, Request, StatusCode};
 
 /// The extension's name in `Sec-WebSocket-Extensions`.

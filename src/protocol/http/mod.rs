@@ -8,6 +8,7 @@
 
 mod body;
 mod calls;
+mod field;
 mod forwarded;
 mod head;
 mod rejection;
@@ -16,6 +17,8 @@ mod trace;
 
 pub use body::Body;
 pub(crate) use body::BodyDecoder;
+pub use field::is_field;
+pub(crate) use field::is_token_byte;
 pub use forwarded::{forwarded, x_forwarded_for};
 pub use head::{Framing, MAX_HEADERS, Request, find_end};
 pub use rejection::{Rejection, StatusCode};

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::field::is_field;
 use super::rejection::{Rejection, StatusCode, push_string};
-use crate::protocol::client::is_field;
 
 impl From<&Rejection> for Response {
     fn from(rejection: &Rejection) -> Self {

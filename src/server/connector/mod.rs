@@ -26,7 +26,8 @@ use super::policy::Token;
 use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::{ClientTls, TlsStream};
-use crate::protocol::client::{HandshakeRequest, HttpRequest, ResponseHead, is_field, is_reserved};
+use crate::protocol::client::{HandshakeRequest, HttpRequest, ResponseHead, is_reserved};
+use crate::protocol::http::is_field;
 
 /// When to try again after an attempt has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
