@@ -593,9 +593,11 @@ mod tests {
         for _ in 0..600 {
             let length = 1 + 2 * random.below(120);
             let mut data: Vec<u8> = (0..length).map(|_| random.byte()).collect();
-            // Most worlds begin with two calls and processes that are ready.
-            if random.below(8) > 0 {
-                data.splice(1..1, [0, 0, 0, 1, 15, 0, 15, 1, 6, 0, 6, 1]);
+            // Most worlds begin with two calls and processes that are ready, some with a call that was asked two questions.
+            match random.below(8) {
+                0 => {}
+                1 => drop(data.splice(1..1, [0, 0, 15, 0, 6, 0, 9, 2, 9, 4])),
+                _ => drop(data.splice(1..1, [0, 0, 0, 1, 15, 0, 15, 1, 6, 0, 6, 1])),
             }
             mcp_older(&data);
         }
