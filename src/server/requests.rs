@@ -1,5 +1,6 @@
 //! Selects the service for each request, and upgrades, answers or rejects the request.
 
+use super::address::Remote;
 use super::admin;
 use super::authorization::handle_wrong_token;
 use super::client::Handshake;
@@ -342,27 +343,28 @@ fn upgrade<S: Service>(
             client.answer_heartbeats(env, &name, 0);
         }
     });
-    let principal = ctx.principal(id);
-    let trace = ctx
-        .core
-        .registry
-        .get(id)
-        .and_then(|client| client.wire.trace_ids());
-    log_event!(
-        Info,
-        client = id,
-        "connected",
-        path = request.path(),
-        remote = word(&remote),
-        principal = word(&principal);
-        trace = trace
-    );
+    log_connected(ctx, id, request, &remote);
     service.connected(ctx, id, request);
     if ctx.is_stopping() && !continues {
         ctx.core
             .with(id, |client, env| client.close(env, CloseReason::shutdown()));
     }
     Ok(())
+}
+
+fn log_connected(ctx: &Context, id: ClientId, request: &Request<'_>, remote: &Remote) {
+    let principal = ctx.principal(id);
+    let client = ctx.core.registry.get(id);
+    let trace = client.and_then(|client| client.wire.trace_ids());
+    log_event!(
+        Info,
+        client = id,
+        "connected",
+        path = request.path(),
+        remote = word(remote),
+        principal = word(&principal);
+        trace = trace
+    );
 }
 
 /// Answers a complete call, or passes it to the service.

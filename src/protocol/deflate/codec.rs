@@ -407,29 +407,8 @@ impl Codec {
         shared: &mut Compression,
         buffers: &mut Buffers,
     ) -> Result<Option<Unfinished>, ProtocolError> {
-        let keeps = self.agreement.client_context_takeover;
-        let is_new = unfinished.is_none();
-        let slot = if keeps {
-            &mut self.inflate
-        } else {
-            &mut shared.inflate
-        };
-        let mut inflate = unfinished
-            .map(|unfinished| unfinished.inflate)
-            .or_else(|| slot.take())
-            .unwrap_or_else(|| Box::new(Inflate::new(false, MAX_WINDOW_BITS)));
-        if !self.window.is_empty() {
-            let window = std::mem::take(&mut self.window);
-            if inflate.total_out() == 0 {
-                shared.piece.resize(PIECE, 0);
-                window::fill(&mut inflate, &window, &mut shared.piece)?;
-            }
-        }
-        if !keeps && is_new {
-            inflate.reset(false);
-        }
+        let mut inflate = self.take_inflate(unfinished, shared)?;
         let before = message.len();
-        shared.piece.resize(PIECE, 0);
         let mut sink = |piece: &[u8]| {
             let room = max_message - message.len();
             message.push(&piece[..piece.len().min(room)], max_message, buffers)?;
@@ -476,13 +455,41 @@ impl Codec {
             }
         })?;
         shared.counts.messages_in += 1;
-        let slot = if keeps {
-            &mut self.inflate
-        } else {
-            &mut shared.inflate
-        };
-        *slot = Some(inflate);
+        *self.inflate_slot(shared) = Some(inflate);
         Ok(None)
+    }
+
+    /// The decompressor for the next bytes: the one that has not finished its message, the one that is kept, or a new one. There is
+    /// space for a piece of output.
+    fn take_inflate(
+        &mut self,
+        unfinished: Option<Unfinished>,
+        shared: &mut Compression,
+    ) -> Result<Box<Inflate>, ProtocolError> {
+        let is_new = unfinished.is_none();
+        let mut inflate = unfinished
+            .map(|unfinished| unfinished.inflate)
+            .or_else(|| self.inflate_slot(shared).take())
+            .unwrap_or_else(|| Box::new(Inflate::new(false, MAX_WINDOW_BITS)));
+        shared.piece.resize(PIECE, 0);
+        if !self.window.is_empty() {
+            let window = std::mem::take(&mut self.window);
+            if inflate.total_out() == 0 {
+                window::fill(&mut inflate, &window, &mut shared.piece)?;
+            }
+        }
+        if !self.agreement.client_context_takeover && is_new {
+            inflate.reset(false);
+        }
+        Ok(inflate)
+    }
+
+    /// Where the decompressor is kept between two messages.
+    fn inflate_slot<'a>(&'a mut self, shared: &'a mut Compression) -> &'a mut Option<Box<Inflate>> {
+        match self.agreement.client_context_takeover {
+            true => &mut self.inflate,
+            false => &mut shared.inflate,
+        }
     }
 
     /// Frees the compressors and the reservation when the connection closes.

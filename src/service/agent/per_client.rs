@@ -52,6 +52,26 @@ record!(ClientAgent {
 });
 
 impl ClientAgent {
+    /// Tracks the requests of a batch of the client. Returns false if the client has exceeded a limit, which closes it.
+    fn track_batch(&mut self, ctx: &mut Context, client: ClientId, text: &str) -> bool {
+        let messages = batch_messages(text, Skimmer::of_client(text)).unwrap_or_default();
+        let more = u32::try_from(messages.len().saturating_sub(1)).unwrap_or(u32::MAX);
+        if !ctx.count_messages(client, more) {
+            return false;
+        }
+        for message in messages {
+            let Ok(envelope) = Envelope::parse(message) else {
+                continue;
+            };
+            if envelope.id().is_some_and(|id| id.len() > MAX_ID) {
+                ctx.close(client, CloseCode::POLICY, "Request id too long");
+                return false;
+            }
+            self.track(&envelope);
+        }
+        true
+    }
+
     /// Tracks the pending requests through a message of the client.
     fn track(&mut self, envelope: &Envelope<'_>) {
         match &envelope.kind {
@@ -387,19 +407,8 @@ impl Service for AgentPerClient {
             }
             // The agent answers a batch, even if not all of it is valid.
             Err(EnvelopeError::Invalid { .. }) if agent.has_batches && is_array(text) => {
-                let messages = batch_messages(text, Skimmer::of_client(text)).unwrap_or_default();
-                let more = u32::try_from(messages.len().saturating_sub(1)).unwrap_or(u32::MAX);
-                if !ctx.count_messages(client, more) {
+                if !agent.track_batch(ctx, client, text) {
                     return;
-                }
-                for message in messages {
-                    let Ok(envelope) = Envelope::parse(message) else {
-                        continue;
-                    };
-                    if envelope.id().is_some_and(|id| id.len() > MAX_ID) {
-                        return ctx.close(client, CloseCode::POLICY, "Request id too long");
-                    }
-                    agent.track(&envelope);
                 }
             }
             // Other protocols may have batches or an older version of JSON-RPC.

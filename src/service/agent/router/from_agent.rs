@@ -383,24 +383,8 @@ impl Router {
             let refused = error("null", code::INVALID, "Invalid request", why);
             return output.to_agent(process, &[&refused]);
         }
-        let asked = match Named::find(envelope, self.exchange.places_of(method)) {
-            Ok(named) => match self.receiver(process, &named, output) {
-                Receiver::Early(name) => {
-                    return self.exchange.hold_early(process, &name, text, output);
-                }
-                receiver => self.asked_by(process, envelope, receiver, output),
-            },
-            Err(TooMany) => Err(CROSSING),
-        };
-        let asked = match asked {
-            Ok(asked) => asked,
-            Err(why) => {
-                if why == CROSSING {
-                    self.exchange.counters.drop_crossing(method);
-                }
-                let refused = error(raw_id, code::INVALID, "Invalid request", Some(why));
-                return output.to_agent(process, &[&refused]);
-            }
+        let Some(asked) = self.find_asked(process, envelope, method, raw_id, output) else {
+            return;
         };
         let permission = method == "session/request_permission";
         let client = match self.exchange.check_asked(asked.client, method, envelope) {
@@ -451,6 +435,37 @@ impl Router {
             edits.push((range.clone(), client_id));
         }
         output.to_client(client, &splice(text, &mut edits));
+    }
+
+    /// Whom a request of the agent is for. Without a result, the request is held until its session is there, or was refused.
+    fn find_asked(
+        &mut self,
+        process: usize,
+        envelope: &Envelope<'_>,
+        method: &str,
+        raw_id: &str,
+        output: &mut impl RouterOutput,
+    ) -> Option<Asked> {
+        let asked = match Named::find(envelope, self.exchange.places_of(method)) {
+            Ok(named) => match self.receiver(process, &named, output) {
+                Receiver::Early(name) => {
+                    let text = envelope.text;
+                    self.exchange.hold_early(process, &name, text, output);
+                    return None;
+                }
+                receiver => self.asked_by(process, envelope, receiver, output),
+            },
+            Err(TooMany) => Err(CROSSING),
+        };
+        asked
+            .inspect_err(|why| {
+                if *why == CROSSING {
+                    self.exchange.counters.drop_crossing(method);
+                }
+                let refused = error(raw_id, code::INVALID, "Invalid request", Some(why));
+                output.to_agent(process, &[&refused]);
+            })
+            .ok()
     }
 
     /// Asks a client, and the observers of the session if there are any, for a permission. The request is kept for those that come

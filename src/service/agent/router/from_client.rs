@@ -101,42 +101,11 @@ impl Router {
         if self.batch_from_client(now, client, text, output) {
             return;
         }
-        let is_first = self
-            .exchange
-            .clients
-            .get(client)
-            .is_some_and(|state| !state.initialized);
-        if is_first && text.len() > MAX_INITIALIZE {
-            return self.close(
-                client,
-                CloseCode::TOO_BIG,
-                "initialize is over 1 MiB",
-                output,
-            );
-        }
-        let envelope = match Envelope::parse_client(text) {
-            Ok(envelope) => envelope,
-            Err(EnvelopeError::Invalid { id: Some(id), .. }) if id.len() > MAX_ID => {
-                return self.close(client, CloseCode::POLICY, ID_TOO_LONG, output);
-            }
-            Err(invalid) => {
-                return output.to_client(client, &[&invalid_message_error(text, &invalid)]);
-            }
+        let envelope = match self.read_client_message(client, text, output) {
+            Some(Ok(envelope)) => envelope,
+            Some(Err((code, why))) => return self.close(client, code, why, output),
+            None => return,
         };
-        if envelope.id().is_some_and(|id| id.len() > MAX_ID) {
-            return self.close(client, CloseCode::POLICY, ID_TOO_LONG, output);
-        }
-        let Some(state) = self.exchange.clients.get_mut(client) else {
-            return;
-        };
-        if !state.initialized {
-            let is_initialize = matches!(&envelope.kind, MessageKind::Request { method, .. } if method == "initialize");
-            if !is_initialize {
-                let why = "The first message must be initialize";
-                return self.close(client, CloseCode::PROTOCOL, why, output);
-            }
-            state.initialized = true;
-        }
         let has_watch_scope = output.has_watch_scope(client);
         if has_watch_scope && !self.admit_with_watch_scope(client, &envelope, output) {
             return;
@@ -175,6 +144,42 @@ impl Router {
     }
 
     /// Handles a message of a viewer, which may answer permission requests at most. Other messages are ignored.
+    /// Reads a message of a client, whose first one must be `initialize`. An error closes the client; without a message, the client
+    /// has got an answer.
+    fn read_client_message<'a>(
+        &mut self,
+        client: ClientId,
+        text: &'a str,
+        output: &mut impl RouterOutput,
+    ) -> Option<Result<Envelope<'a>, (CloseCode, &'static str)>> {
+        let state = self.exchange.clients.get_mut(client)?;
+        if !state.initialized && text.len() > MAX_INITIALIZE {
+            return Some(Err((CloseCode::TOO_BIG, "initialize is over 1 MiB")));
+        }
+        let envelope = match Envelope::parse_client(text) {
+            Ok(envelope) => envelope,
+            Err(EnvelopeError::Invalid { id: Some(id), .. }) if id.len() > MAX_ID => {
+                return Some(Err((CloseCode::POLICY, ID_TOO_LONG)));
+            }
+            Err(invalid) => {
+                output.to_client(client, &[&invalid_message_error(text, &invalid)]);
+                return None;
+            }
+        };
+        if envelope.id().is_some_and(|id| id.len() > MAX_ID) {
+            return Some(Err((CloseCode::POLICY, ID_TOO_LONG)));
+        }
+        if !state.initialized {
+            let is_initialize = matches!(&envelope.kind, MessageKind::Request { method, .. } if method == "initialize");
+            if !is_initialize {
+                let why = "The first message must be initialize";
+                return Some(Err((CloseCode::PROTOCOL, why)));
+            }
+            state.initialized = true;
+        }
+        Some(Ok(envelope))
+    }
+
     fn message_of_viewer(&mut self, client: ClientId, text: &str, output: &mut impl RouterOutput) {
         if self.exchange.clients.is_answering_viewer(client)
             && !output.is_long_json(text.len())

@@ -106,6 +106,18 @@ impl Router {
             state.tools = tools;
             state.name = name_of(envelope);
         }
+        self.join_process(now, index, (client, id), envelope, output);
+    }
+
+    /// Answers a client's `initialize` with the answer of its process, which gets the request if it has not answered one.
+    fn join_process(
+        &mut self,
+        now: Time,
+        index: usize,
+        (client, id): (ClientId, &str),
+        envelope: &Envelope<'_>,
+        output: &mut impl RouterOutput,
+    ) {
         let upstream_id = self.exchange.requests.next_id();
         let deadline = self.exchange.limits.initialize_timeout;
         let deadline = deadline.map(|limit| now + limit);

@@ -91,6 +91,41 @@ impl Sessions {
         envelope: &Envelope<'_>,
         output: &impl RouterOutput,
     ) -> Result<Observation, SessionError> {
+        let key = self.find_observed(exchange, client, envelope, output)?;
+        let bound = self.get(&key).ok_or(SessionError::Denied)?;
+        let policy = bound.history.policy(envelope);
+        if let Some(state) = exchange.clients.get_mut(client) {
+            if let Some(own_id) = own_id(envelope) {
+                state.own_id = Some(own_id.into());
+            }
+            let name = name_of(envelope);
+            if &*name != "{}" {
+                state.name = name;
+            }
+        }
+        let result = self.attached(exchange, client, &key, policy);
+        let result = result.ok_or(SessionError::Denied)?;
+        if let (Some(bound), Some(state)) = (self.get_mut(&key), exchange.clients.get_mut(client))
+            && !bound.observers.contains(&client)
+        {
+            bound.observers.push(client);
+            state.observed.push(key.clone());
+        }
+        Ok(Observation {
+            session: key,
+            result,
+            policy,
+        })
+    }
+
+    /// Finds the session that a client asks to observe, if it may and there is room for it.
+    fn find_observed(
+        &self,
+        exchange: &Exchange,
+        client: ClientId,
+        envelope: &Envelope<'_>,
+        output: &impl RouterOutput,
+    ) -> Result<SessionKey, SessionError> {
         let id = named_session(envelope)?;
         let state = exchange.clients.get(client).ok_or(SessionError::Denied)?;
         let access = self.access(exchange);
@@ -131,22 +166,22 @@ impl Sessions {
                 return Err(SessionError::Full);
             }
         }
-        let policy = bound.history.policy(envelope);
+        Ok(key.clone())
+    }
+
+    /// The result of `session/attach`, for a client that observes a session with this policy.
+    fn attached(
+        &self,
+        exchange: &Exchange,
+        client: ClientId,
+        key: &SessionKey,
+        policy: HistoryPolicy,
+    ) -> Option<String> {
+        let bound = self.get(key)?;
         let cut = match policy {
             HistoryPolicy::Full => history_cut(bound),
             _ => "",
         };
-        let key = key.clone();
-        if let Some(state) = exchange.clients.get_mut(client) {
-            if let Some(own_id) = own_id(envelope) {
-                state.own_id = Some(own_id.into());
-            }
-            let name = name_of(envelope);
-            if &*name != "{}" {
-                state.name = name;
-            }
-        }
-        let bound = self.get(&key).ok_or(SessionError::Denied)?;
         let describe = |client: ClientId, role: &str| {
             let state = exchange.clients.get(client)?;
             Some(state.describe(client, Some(role)))
@@ -156,32 +191,20 @@ impl Sessions {
         let observers = bound.observers.iter().filter(|other| **other != client);
         let observers = observers.filter_map(|other| describe(*other, "observer"));
         let connected: Vec<_> = controller.into_iter().chain(observers).collect();
-        let state = exchange.clients.get(client).ok_or(SessionError::Denied)?;
-        let own = state.shown_id(client);
+        let own = exchange.clients.get(client)?.shown_id(client);
         let history = match policy {
             HistoryPolicy::None => String::new(),
             _ => format!(
                 r#""history":[{}],"#,
-                exchange.pending_history(&key).join(",")
+                exchange.pending_history(key).join(",")
             ),
         };
-        let result = format!(
+        Some(format!(
             r#"{{"sessionId":{},"role":"observer","clientId":{own},"historyPolicy":"{}",{history}"connectedClients":[{}]{cut}}}"#,
-            quote(id),
+            quote(key),
             policy.as_str(),
             connected.join(",")
-        );
-        if let (Some(bound), Some(state)) = (self.get_mut(&key), exchange.clients.get_mut(client))
-            && !bound.observers.contains(&client)
-        {
-            bound.observers.push(client);
-            state.observed.push(key.clone());
-        }
-        Ok(Observation {
-            session: key,
-            result,
-            policy,
-        })
+        ))
     }
 
     fn detach(

@@ -107,17 +107,7 @@ impl Processes {
                 ok()
             }
             Action::Stream => {
-                let since = since(request, self.output_end(id))?;
-                let kind = (Role::Listener, Dialect::EventStream(Details::of(request)?));
-                let begun = ctx.begin_stream(caller, &[EVENTS_ARE_JSON]);
-                if begun.is_err() || request.method() == "HEAD" {
-                    return Ok(None);
-                }
-                let replay = Replay {
-                    since,
-                    screen: None,
-                };
-                self.programs.attach(ctx, id, caller, kind, replay);
+                self.stream(ctx, caller, id, request)?;
                 return Ok(None);
             }
             Action::Attach => return Err(Rejection::not_found()),
@@ -145,16 +135,49 @@ impl Processes {
                 self.write(ctx, id, InputData { bytes, is_last })?
             }
             Action::Recording => {
-                let program = self.programs.get_mut(id).ok_or_else(no_process)?;
-                let recording = program.recording().and_then(Recording::open);
-                let why = "the process has no recording";
-                let file = recording.ok_or_else(|| Rejection::new(StatusCode::NOT_FOUND, why))?;
-                if ctx.begin_body(caller, ASCIICAST).is_ok() && request.method() != "HEAD" {
-                    self.downloads.add(ctx, caller, file);
-                }
+                self.download(ctx, caller, id, request)?;
                 return Ok(None);
             }
         }))
+    }
+
+    /// Begins a stream of the output of a process.
+    fn stream(
+        &mut self,
+        ctx: &mut Context,
+        caller: ClientId,
+        id: Uuid,
+        request: &Request<'_>,
+    ) -> Result<(), Rejection> {
+        let since = since(request, self.output_end(id))?;
+        let kind = (Role::Listener, Dialect::EventStream(Details::of(request)?));
+        let begun = ctx.begin_stream(caller, &[EVENTS_ARE_JSON]);
+        if begun.is_ok() && request.method() != "HEAD" {
+            let replay = Replay {
+                since,
+                screen: None,
+            };
+            self.programs.attach(ctx, id, caller, kind, replay);
+        }
+        Ok(())
+    }
+
+    /// Begins the download of the recording of a process.
+    fn download(
+        &mut self,
+        ctx: &mut Context,
+        caller: ClientId,
+        id: Uuid,
+        request: &Request<'_>,
+    ) -> Result<(), Rejection> {
+        let program = self.programs.get_mut(id).ok_or_else(no_process)?;
+        let recording = program.recording().and_then(Recording::open);
+        let why = "the process has no recording";
+        let file = recording.ok_or_else(|| Rejection::new(StatusCode::NOT_FOUND, why))?;
+        if ctx.begin_body(caller, ASCIICAST).is_ok() && request.method() != "HEAD" {
+            self.downloads.add(ctx, caller, file);
+        }
+        Ok(())
     }
 
     /// A process whose screen is known.
