@@ -1,6 +1,7 @@
-//! Checks that a layer uses only the layers below it, that the product does not use the fuzzers, and that only the layers at the top
-//! know flags.
+//! Checks that a layer uses only the layers below it, that few files import each other in a circle, that the product does not use the
+//! fuzzers, and that only the layers at the top know flags.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +20,10 @@ const LAYERS: [&str; 11] = [
     "cli",
 ];
 const KNOW_FLAGS: [&str; 2] = ["demo", "cli"];
+
+/// The maximum number of files that import each other in a circle. A type that several files of a circle need belongs in a file of
+/// its own, below them.
+const MAX_CIRCLE: usize = 6;
 
 fn rank(layer: &str) -> Option<usize> {
     LAYERS.iter().position(|other| *other == layer)
@@ -76,4 +81,127 @@ fn only_the_layers_at_the_top_know_flags() {
             assert!(knows || !words.any(is_flag), "{path}: {literal}");
         }
     }
+}
+
+/// A path, such as `server::client::Client`.
+type Names = Vec<String>;
+
+/// The paths in a tree of a `use` declaration, behind `prefix`.
+fn expand(prefix: &[&str], tree: &str, paths: &mut Vec<Names>) {
+    let (head, inside) = tree.split_once('{').unwrap_or((tree, ""));
+    let (head, _) = head.split_once(" as ").unwrap_or((head, ""));
+    let names = head.split("::").map(str::trim);
+    let names = names.filter(|name| !name.is_empty());
+    let path: Vec<&str> = prefix.iter().copied().chain(names).collect();
+    if inside.is_empty() {
+        return paths.push(path.into_iter().map(str::to_owned).collect());
+    }
+    let (mut depth, mut start) = (0, 0);
+    for (at, char) in inside.char_indices() {
+        match char {
+            '{' => depth += 1,
+            '}' if depth > 0 => depth -= 1,
+            ',' | '}' if depth == 0 => {
+                let part = inside[start..at].trim();
+                if !part.is_empty() {
+                    expand(&path, part, paths);
+                }
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The paths that the code of a module imports, from the root of the crate, each with whether it is exported again.
+fn imports(module: &[String], product: &str) -> Vec<(Names, bool)> {
+    let lines = product.lines().map(str::trim);
+    let code: Vec<&str> = lines.filter(|line| !line.starts_with("//")).collect();
+    let mut found = Vec::new();
+    for statement in code.join(" ").split(';') {
+        let Some((before, tree)) = statement.rsplit_once("use ") else {
+            continue;
+        };
+        let mut paths = Vec::new();
+        expand(&[], tree, &mut paths);
+        for path in paths {
+            let ups = path.iter().take_while(|name| *name == "super").count();
+            let base = match path[0].as_str() {
+                "crate" => &[],
+                "super" => &module[..module.len().saturating_sub(ups)],
+                _ => module,
+            };
+            let own = path
+                .iter()
+                .skip(ups.max(usize::from(["crate", "self"].contains(&path[0].as_str()))));
+            let is_exported =
+                before.trim_end().ends_with("pub") || before.trim_end().ends_with(')');
+            found.push((base.iter().chain(own).cloned().collect(), is_exported));
+        }
+    }
+    found
+}
+
+/// The imports of each module.
+type Imports = BTreeMap<Names, Vec<(Names, bool)>>;
+
+fn modules() -> Imports {
+    let modules = sources().into_iter().map(|(_, path, product)| {
+        let path = path.strip_suffix("/mod").unwrap_or(&path);
+        let module: Names = path.split('/').map(str::to_owned).collect();
+        let imports = imports(&module, &product);
+        (module, imports)
+    });
+    modules.collect()
+}
+
+/// The module that defines what a path names. Another one may export it.
+fn defining(modules: &Imports, path: &[String]) -> Option<Names> {
+    let mut lengths = (1..=path.len()).rev();
+    let length = lengths.find(|length| modules.contains_key(&path[..*length]))?;
+    let (module, name) = (&path[..length], path.get(length)?);
+    let is_it = |exported: &Names| exported.last() == Some(name) && **exported != path[..=length];
+    let mut exports = modules[module].iter().filter(|(_, is_export)| *is_export);
+    match exports.find(|(exported, _)| is_it(exported)) {
+        Some((exported, _)) => defining(modules, &[exported, &path[length + 1..]].concat()),
+        None => Some(module.to_vec()),
+    }
+}
+
+/// The modules that a module imports, directly or not.
+fn below<'a>(imported: &'a BTreeMap<Names, BTreeSet<Names>>, of: &'a Names) -> BTreeSet<&'a Names> {
+    let (mut left, mut found) = (vec![of], BTreeSet::new());
+    while let Some(next) = left.pop() {
+        left.extend(imported[next].iter().filter(|other| found.insert(*other)));
+    }
+    found
+}
+
+#[test]
+fn few_files_import_each_other_in_a_circle() {
+    let modules = modules();
+    let imported = modules.iter().map(|(module, imports)| {
+        let own = imports.iter().filter(|(_, is_export)| !is_export);
+        let defining = own.filter_map(|(path, _)| defining(&modules, path));
+        (
+            module.clone(),
+            defining.filter(|other| other != module).collect(),
+        )
+    });
+    let imported = imported.collect();
+    let all: BTreeMap<&Names, BTreeSet<&Names>> = modules
+        .keys()
+        .map(|module| (module, below(&imported, module)))
+        .collect();
+    for (module, below) in &all {
+        let circle = below.iter().filter(|other| all[**other].contains(module));
+        let circle: Vec<String> = circle.map(|other| other.join("/")).collect();
+        assert!(
+            circle.len() <= MAX_CIRCLE,
+            "{} files: {circle:#?}",
+            circle.len()
+        );
+    }
+    let most = all.values().map(BTreeSet::len).max();
+    assert!(most > Some(100), "the imports were read");
 }

@@ -151,6 +151,8 @@
 //! not use the sockets of clients. The only threads resolve the names of servers that a service connects to.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
+// The limit is in clippy.toml. It is for the product: a test that tells a story may be longer.
+#![cfg_attr(not(any(test, fuzzing)), warn(clippy::too_many_lines))]
 // The links lead to items of the default features.
 #![cfg_attr(
     not(all(feature = "server", feature = "mcp")),
