@@ -27,6 +27,7 @@ mod rare;
 mod resumable;
 mod upstream;
 mod wire;
+mod writing;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -8,7 +8,9 @@
 //! A resumable connection that is cut comes back by itself. To a process of `outrigger processes` there is a second way: a
 //! new connection that asks for the output after the last byte received.
 
+mod cuts;
 mod display;
+mod input;
 mod keyboard;
 mod signals;
 
@@ -20,11 +22,11 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use self::display::{Display, notice_lines, notice_over_full_screen};
-use self::keyboard::{EscapeParser, InputState, Keyboard, Request};
+use self::keyboard::{EscapeParser, Keyboard};
 use self::signals::TerminalSignals;
 use super::advice::{Advise, Problem, with_advice};
 use super::pipe::PipeState;
-use super::process::{AttachEvent, AttachRole, Control};
+use super::process::{AttachEvent, AttachRole};
 use super::silence::SilenceWatch;
 use crate::protocol::client::ResponseHead;
 use crate::sys::{RawMode, TerminalSize, terminal_size};
@@ -268,13 +270,6 @@ impl Attach {
         escapes.and_then(|keyboard| keyboard.escapes().leave())
     }
 
-    fn notice_cut(&self) {
-        let hint = self.leave_keys().map_or(String::new(), |leave| {
-            format!(" (keys are kept; Enter {leave} leaves)")
-        });
-        self.notice(&[format!("connection lost; trying again{hint}")]);
-    }
-
     /// The ending is known. The loop ends when the rest of the output is written, or at once.
     fn end(&mut self, ctx: &mut Context, code: u8, message: impl Into<String>, at_once: bool) {
         if self.phase == Phase::Ended {
@@ -328,187 +323,6 @@ impl Attach {
         let keyboard = Keyboard::watch(ctx, escapes, !self.config.viewer)?;
         self.keyboard = Some(keyboard);
         Ok(())
-    }
-
-    /// A cut connection continues.
-    fn come_back(&mut self, ctx: &mut Context) {
-        self.phase = Phase::Open;
-        self.not_resumed = None;
-        let is_new = std::mem::take(&mut self.is_restarting);
-        if is_new && let Some(keyboard) = &mut self.keyboard {
-            // They were typed for the program before.
-            keyboard.forget();
-        }
-        let is_full = self.display.as_ref().is_some_and(Display::is_full);
-        if let Some(client) = self.client {
-            ctx.set_held(client, is_full);
-        }
-        let is_full_screen = self.display.as_ref().is_some_and(Display::is_full_screen);
-        let current = terminal_size(io::stdin());
-        match self.size.filter(|_| is_full_screen && current == self.size) {
-            // The message about the cut is on the screen of a program, which draws its screen again for a new size.
-            Some(size) if size.rows > 1 => {
-                let rows = size.rows - 1;
-                self.send_size(ctx, TerminalSize { rows, ..size });
-                self.redraw = Some(ctx.set_timer(REDRAW));
-            }
-            _ => self.update_size(ctx),
-        }
-        if !is_full_screen {
-            let notice = if is_new {
-                "the server has restarted: this is a new program"
-            } else {
-                "connected again"
-            };
-            self.notice(&[notice.to_owned()]);
-        }
-        self.send_keys(ctx);
-    }
-
-    /// The connection is gone for good, except that a process may be attached to again, and that a server that restarts
-    /// begins a new program.
-    fn lose(&mut self, ctx: &mut Context, reason: &CloseReason) {
-        let (reason, gave_up) = match self.not_resumed.take() {
-            Some(failure) => failure,
-            None => (printable(reason.reason.as_bytes()), false),
-        };
-        if gave_up {
-            return self.fail(ctx, format!("connection lost; gave up: {reason}"));
-        }
-        if self.is_restarting
-            && let Some(display) = &mut self.display
-        {
-            display.leave_full_screen(ctx);
-        }
-        if self.streams == Streams::Pipes && self.has_sent {
-            let message = "connection lost; the program may not have got all of its input";
-            return self.fail(ctx, message);
-        }
-        // A script must not take the exit of another program for that of its own.
-        if self.is_process() || (self.is_restarting && self.is_interactive()) {
-            if self.phase == Phase::Open {
-                self.phase = Phase::Cut;
-                self.notice_cut();
-            }
-            let delay = REATTACH
-                .saturating_mul(self.unstable.saturating_mul(self.unstable))
-                .min(MAX_REATTACH);
-            self.unstable += 1;
-            self.retry = Some(ctx.set_timer(delay));
-            return;
-        }
-        self.fail(
-            ctx,
-            format!("connection lost: {reason}; the program has ended or will end"),
-        );
-    }
-
-    /// Tells the program the size of the terminal if it has changed.
-    fn update_size(&mut self, ctx: &mut Context) {
-        let size = terminal_size(io::stdin()).filter(|_| !self.config.viewer);
-        if let Some(size) = size.filter(|_| size != self.size && self.redraw.is_none()) {
-            self.send_size(ctx, size);
-        }
-    }
-
-    fn send_size(&mut self, ctx: &mut Context, size: TerminalSize) {
-        if let (Phase::Open, Some(client)) = (self.phase, self.client) {
-            self.size = Some(size);
-            ctx.send(client, Message::Text(&Control::Resize(size).to_json()));
-        }
-    }
-
-    fn read_keys(&mut self, ctx: &mut Context) {
-        let Some(keyboard) = &mut self.keyboard else {
-            return;
-        };
-        let mut requests = Vec::new();
-        let state = keyboard.read(ctx, |_, request| requests.push(request));
-        for request in requests {
-            match request {
-                Request::Leave => return self.leave(ctx),
-                Request::Help => {
-                    let help = self.keyboard.as_ref().map(|one| one.escapes().help());
-                    self.notice(&help.unwrap_or_default());
-                }
-                Request::Suspend => {
-                    if let Some(raw) = &self.raw {
-                        raw.suspend();
-                    }
-                    self.update_size(ctx);
-                }
-            }
-        }
-        if state == InputState::Ended {
-            if self.raw.is_some() {
-                return self.fail(ctx, "the terminal has hung up");
-            }
-            self.end_keys();
-        }
-        self.send_keys(ctx);
-    }
-
-    /// Standard input has ended. The user of a terminal would type an end of file.
-    fn end_keys(&mut self) {
-        if !self.config.viewer && self.streams == Streams::Terminal {
-            self.end_of_file = Some((None, QUIET));
-            self.type_end_of_file();
-        }
-    }
-
-    /// The server has said what the standard streams of the program are.
-    fn set_streams(&mut self, ctx: &mut Context, streams: Streams) {
-        if self.streams != Streams::Unknown {
-            return;
-        }
-        self.streams = streams;
-        if streams == Streams::Pipes {
-            // The program has no terminal that would echo the keys and edit the line.
-            self.raw = None;
-        }
-        if self.keyboard.as_ref().is_some_and(Keyboard::has_ended) {
-            self.end_keys();
-        }
-        self.send_keys(ctx);
-    }
-
-    fn type_end_of_file(&mut self) {
-        if let Some(keyboard) = &mut self.keyboard {
-            keyboard.add_end_of_file();
-        }
-    }
-
-    /// The program has written something after the end of standard input. A terminal loses an end of file that arrives
-    /// before the program reads a line, so the program gets another one when it is quiet.
-    fn repeat_end_of_file(&mut self, ctx: &mut Context) {
-        if let Some((timer, delay)) = &mut self.end_of_file
-            && let Some(timer) = timer.replace(ctx.set_timer(*delay))
-        {
-            ctx.cancel_timer(timer);
-        }
-    }
-
-    fn send_keys(&mut self, ctx: &mut Context) {
-        if let (Phase::Open, Some(client), Some(keyboard)) =
-            (self.phase, self.client, &mut self.keyboard)
-        {
-            let silence = &mut self.silence;
-            let has_sent = &mut self.has_sent;
-            keyboard.send(ctx, |ctx, keys| {
-                let is_sent = !ctx.is_congested(client)
-                    && ctx.try_send(client, Message::Binary(keys)).is_ok();
-                if is_sent {
-                    *has_sent = true;
-                    silence.sent(ctx);
-                }
-                is_sent
-            });
-            let is_finished = self.streams == Streams::Pipes && keyboard.is_finished();
-            if is_finished && !self.config.viewer && !self.has_ended_input {
-                let end = Control::Eof.to_json();
-                self.has_ended_input = ctx.try_send(client, Message::Text(&end)).is_ok();
-            }
-        }
     }
 
     fn write_output(&mut self, ctx: &mut Context) {
