@@ -1,5 +1,5 @@
-//! Checks that a layer uses only the layers below it, that few files import each other in a circle, that the product does not use the
-//! fuzzers, and that only the layers at the top know flags.
+//! Checks that a layer uses only the layers below it, that circles of imports are small, that the product does not use the fuzzers,
+//! and that only the layers at the top know flags.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,8 +21,7 @@ const LAYERS: [&str; 11] = [
 ];
 const KNOW_FLAGS: [&str; 2] = ["demo", "cli"];
 
-/// The maximum number of files that import each other in a circle. A type that several files of a circle need belongs in a file of
-/// its own, below them.
+/// The maximum number of files in a circle of imports. Move a type that several files of a circle need to a file below them.
 const MAX_CIRCLE: usize = 6;
 
 fn rank(layer: &str) -> Option<usize> {
@@ -86,7 +85,7 @@ fn only_the_layers_at_the_top_know_flags() {
 /// A path, such as `server::client::Client`.
 type Names = Vec<String>;
 
-/// The paths in a tree of a `use` declaration, behind `prefix`.
+/// Appends the paths of a `use` tree to `paths`, each behind `prefix`.
 fn expand(prefix: &[&str], tree: &str, paths: &mut Vec<Names>) {
     let (head, inside) = tree.split_once('{').unwrap_or((tree, ""));
     let (head, _) = head.split_once(" as ").unwrap_or((head, ""));
@@ -113,7 +112,8 @@ fn expand(prefix: &[&str], tree: &str, paths: &mut Vec<Names>) {
     }
 }
 
-/// The paths that the code of a module imports, from the root of the crate, each with whether it is exported again.
+/// The paths in a module's `use` declarations, from the root of the crate, and whether each is exported again. Inline paths are not
+/// found.
 fn imports(module: &[String], product: &str) -> Vec<(Names, bool)> {
     let lines = product.lines().map(str::trim);
     let code: Vec<&str> = lines.filter(|line| !line.starts_with("//")).collect();
@@ -155,7 +155,7 @@ fn modules() -> Imports {
     modules.collect()
 }
 
-/// The module that defines what a path names. Another one may export it.
+/// The module that defines the item at a path. Follows items that are exported again.
 fn defining(modules: &Imports, path: &[String]) -> Option<Names> {
     let mut lengths = (1..=path.len()).rev();
     let length = lengths.find(|length| modules.contains_key(&path[..*length]))?;
@@ -168,7 +168,7 @@ fn defining(modules: &Imports, path: &[String]) -> Option<Names> {
     }
 }
 
-/// The modules that a module imports, directly or not.
+/// The modules that a module imports, directly or indirectly.
 fn below<'a>(imported: &'a BTreeMap<Names, BTreeSet<Names>>, of: &'a Names) -> BTreeSet<&'a Names> {
     let (mut left, mut found) = (vec![of], BTreeSet::new());
     while let Some(next) = left.pop() {

@@ -151,7 +151,7 @@
 //! not use the sockets of clients. The only threads resolve the names of servers that a service connects to.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// The limit is in clippy.toml. It is for the product: a test that tells a story may be longer.
+// clippy.toml has the limit. It is for the product only: a long scenario of a test may exceed it.
 #![cfg_attr(not(any(test, fuzzing)), warn(clippy::too_many_lines))]
 // The links lead to items of the default features.
 #![cfg_attr(

@@ -1,4 +1,4 @@
-//! How the program ends, and what it prints on the way.
+//! The exit code of the program, and functions that print its output and its errors.
 
 use std::error::Error;
 use std::io::{self, Write};

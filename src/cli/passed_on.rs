@@ -1,4 +1,4 @@
-//! What the program passes on to the one that replaces it, besides the state of the server.
+//! The part of the command line that an upgrade passes on to the next program, besides the state of the server.
 
 use serde_json::{Value, json};
 
@@ -7,10 +7,10 @@ use super::settings::Settings;
 use crate::TlsIdentity;
 use crate::Token;
 
-/// What the program before this one has passed on.
+/// What the previous program has passed on in an upgrade.
 #[derive(Debug, Default)]
 pub(crate) struct PassedOn {
-    /// The lines with addresses that it has printed.
+    /// The address lines that it has printed.
     pub(crate) printed: String,
     /// The self-signed certificate that it has generated.
     #[cfg(feature = "tls")]

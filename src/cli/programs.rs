@@ -52,7 +52,8 @@ fn command_of(program: &Path) -> String {
             components.any(|part| part == Component::Normal(name.as_ref()))
         })
     };
-    // uv and npm remove a program from their cache when they like, but start it again from there or from its registry.
+    // uv and npm may remove a program from their cache at any time. `uvx` and `npx` start it from the cache, or fetch it again from
+    // the registry.
     if is_below(&["uv", "archive-v0"]) {
         return format!("uvx {}", name("PYPI"));
     }

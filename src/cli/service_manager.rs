@@ -51,7 +51,7 @@ impl ServiceManager {
         self.tell_on_drop("READY=1")
     }
 
-    /// Drop the result when the server begins to stop.
+    /// Returns a guard that sends `STOPPING=1` when it is dropped. Drop it when the server begins to stop.
     pub(super) fn until_stopping(&self) -> TellOnDrop {
         self.tell_on_drop("STOPPING=1")
     }

@@ -42,7 +42,7 @@ pub(crate) struct Settings {
     pub(crate) oauth_resource: Option<PathBuf>,
     /// Whether the server generated its token and therefore prints it.
     pub(crate) token_is_generated: bool,
-    /// What the program before this one has passed on.
+    /// What the previous program has passed on in an upgrade.
     pub(crate) passed_on: PassedOn,
     /// The program that replaces this one in an upgrade, if it is not at the path of this one.
     pub(crate) upgrade_program: Option<PathBuf>,

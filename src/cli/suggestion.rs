@@ -1,4 +1,4 @@
-//! What a user may have meant by a word that is unknown.
+//! Suggestions for unknown words on the command line and in the configuration file.
 
 use strsim::osa_distance;
 

@@ -19,7 +19,7 @@ pub(super) fn missing_feature(name: &str) -> Option<&'static str> {
     (!cfg!(feature = "tls") && concerns_tls).then_some(NO_TLS)
 }
 
-/// Parses `HOST:PORT`, `PORT`, `:PORT`, `unix:PATH` or `fd:NUMBER`, which may follow `tls:` or `plain:`. A host name means
+/// Parses `HOST:PORT`, `PORT`, `:PORT`, `unix:PATH` or `fd:NUMBER`, with an optional prefix `tls:` or `plain:`. A host name means
 /// all of its addresses. A port alone is a port of 127.0.0.1, so that a server listens on all interfaces only if its user says so.
 pub(super) fn listen(text: &str) -> Result<Vec<ListenFlag>, String> {
     let (tls, text) = split_security(text);

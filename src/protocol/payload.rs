@@ -226,7 +226,7 @@ mod tests {
         }
     }
 
-    /// The first length at which no continuation could make `bytes` valid, found by asking for every prefix.
+    /// The length of the shortest prefix that no continuation can make valid. It tries every prefix.
     fn first_bad_prefix(bytes: &[u8]) -> Option<usize> {
         (1..=bytes.len()).find(
             |&n| matches!(std::str::from_utf8(&bytes[..n]), Err(e) if e.error_len().is_some()),

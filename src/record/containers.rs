@@ -65,7 +65,7 @@ impl Elements {
     }
 }
 
-/// The elements of an array of two.
+/// The elements of a two-element array.
 #[inline(never)]
 fn halves(value: Value) -> Result<[Value; 2], RecordError> {
     let halves = match value {

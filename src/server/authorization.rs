@@ -363,7 +363,7 @@ mod tests {
             let id = world.request("GET /?token=wrong");
             assert_eq!(world.status(id), "HTTP/1.1 401 Unauthorized");
         }
-        // A guess behind another one on the same connection is not looked at.
+        // A request behind a delayed rejection on the same connection is not handled.
         let waits = world.request("GET /?token=wrong");
         world.give(waits, HEAD);
         world.event(waits, true, false, false);

@@ -36,7 +36,7 @@ use crate::sys::{check_socket_path, random_bytes};
 /// A connection that is cut sooner than this is not opened again at once.
 const LEAST_APART: Duration = Duration::from_secs(1);
 
-/// The state of a client whose connection this side has opened, and which comes back by itself.
+/// How a client comes back whose connection this side has opened. `None` for any other client.
 fn upstream_of(client: &Client) -> Option<&Upstream> {
     client.wire.delivery().and_then(Delivery::upstream)
 }

@@ -421,7 +421,7 @@ mod tests {
             }
         }
 
-        /// Does the next work, which takes this long.
+        /// Serves the next work, which takes the time `takes`.
         fn serve(&mut self, takes: Nanos) -> Option<(AccountId, Work)> {
             let (account, work) = self.scheduler.next(Phase::Input)?;
             self.scheduler.charge(self.now, Nanos::MAX);

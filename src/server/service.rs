@@ -41,11 +41,10 @@ pub trait Service {
         self.name(id).map(Cow::Borrowed)
     }
 
-    /// Returns how a request is handled, or rejects it, usually with [`Rejection::not_found`]. The loop calls this method once
-    /// for each request that it does not answer itself, when the head has arrived, and before it knows whether the peer may
-    /// make the request. An error is the same as [`Route::from`] the rejection: only a peer whose token has the scope
-    /// [`Scope::Use`](super::Scope::Use) gets it. In a method that follows, [`Context::scope`] is the scope of the client's
-    /// token.
+    /// Returns how a request is handled, or rejects it, usually with [`Rejection::not_found`]. The loop calls this method once for
+    /// each request that it does not answer itself, when the head has arrived, and before it knows whether the peer may make the
+    /// request. An error is the same as [`Route::from`] the rejection: only a peer whose token has the scope
+    /// [`Scope::Use`](super::Scope::Use) gets it. In later methods, [`Context::scope`] is the scope of the client's token.
     fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
         let _ = request;
         Ok(Route::web_socket())
@@ -319,7 +318,7 @@ pub(crate) fn continue_service(
 }
 
 /// A part of the response to a request of a service, for [`Service::response`]. `Head` comes first, then any number of `Data`, then
-/// `End`. `Failed` may come at any time, and is the last one.
+/// `End`. `Failed` may come before `End`, or after an `End` whose connection is reusable. Nothing follows it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ResponseEvent<'a> {

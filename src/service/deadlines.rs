@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::record::{Loader, Record, RecordError, Saver, State};
 use crate::{Context, Time, TimerId};
 
-/// The number of keys up to which it is not worth looking for those that are no longer pending.
+/// A queue with at most this number of keys is not searched for keys that are no longer pending.
 const FEW: usize = 64;
 
 /// The deadlines of pending keys, for example of requests. All keys have the same time limit, so the key that starts first is

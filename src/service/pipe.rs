@@ -176,7 +176,7 @@ record!(LineReader {
 });
 
 impl LineReader {
-    /// Reads lines of at most `limit` bytes.
+    /// Creates a reader for lines of at most `limit` bytes.
     pub(crate) fn new(ctx: &mut Context, fd: NonblockingFd, limit: usize) -> io::Result<Self> {
         Self::with_decoder(ctx, fd, Decoder::new(Framing::Lines, limit))
     }

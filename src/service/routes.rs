@@ -224,7 +224,7 @@ impl Routes {
         self.find_exactly(path)
     }
 
-    /// The index of the service whose endpoint matches a path.
+    /// The index of the service with the longest endpoint path that matches.
     fn find_exactly(&self, path: &str) -> Option<usize> {
         let matching = self.services.iter().enumerate();
         matching

@@ -72,7 +72,7 @@ struct Call {
 }
 
 impl Call {
-    /// Whether the server can ask its client for input.
+    /// Whether the server may ask the call's client for input.
     fn may_be_asked(&self) -> bool {
         matches!(
             self.kind,
@@ -593,7 +593,7 @@ mod tests {
         for _ in 0..600 {
             let length = 1 + 2 * random.below(120);
             let mut data: Vec<u8> = (0..length).map(|_| random.byte()).collect();
-            // Most worlds begin with two calls and processes that are ready, some with a call that was asked two questions.
+            // Six of eight worlds begin with two calls and ready processes, and one with a call that was asked two questions.
             match random.below(8) {
                 0 => {}
                 1 => drop(data.splice(1..1, [0, 0, 15, 0, 6, 0, 9, 2, 9, 4])),

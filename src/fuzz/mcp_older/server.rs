@@ -1,4 +1,4 @@
-//! The server of an older revision, which the calls of a [`World`] share.
+//! A model of the MCP server of an older revision that the calls of a [`World`] share.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,10 +16,11 @@ pub(super) struct Process {
     initialize: Option<u64>,
     /// What it has got and not answered: the first serial number of the call, or `None` for a subscription.
     pub(super) received: BTreeMap<u64, Option<u64>>,
-    /// The resources of the subscriptions that it has got and not answered, and those that a client has.
+    /// The resource of each pending subscribe request, by the id of the request.
     subscribing: BTreeMap<u64, String>,
+    /// The resources with an active subscription.
     pub(super) subscribed: BTreeSet<String>,
-    /// The resources for which it has accepted a subscription.
+    /// All resources for which it has ever accepted a subscription, also in earlier runs.
     pub(super) accepted: BTreeSet<String>,
     /// The ids of its questions that are not answered.
     pub(super) open: BTreeSet<u64>,
@@ -72,7 +73,7 @@ impl World {
             if call.principal % count == server {
                 call.may_fail = true;
                 call.is_answered |= call.state.is_some();
-                // Nor is it acknowledged any more.
+                // No acknowledgement is expected any more.
                 call.is_acknowledged = true;
                 fails.extend(call.open.is_some().then_some(*key));
             }

@@ -459,8 +459,8 @@ impl Codec {
         Ok(None)
     }
 
-    /// The decompressor for the next bytes: the one that has not finished its message, the one that is kept, or a new one. There is
-    /// space for a piece of output.
+    /// Takes the decompressor for the next bytes: the one that has not finished its message, the one that is kept, or a new one.
+    /// Also makes room for a piece of output.
     fn take_inflate(
         &mut self,
         unfinished: Option<Unfinished>,

@@ -58,7 +58,7 @@ impl BitWriter {
         }
     }
 
-    /// Writes a distance with the fixed codes.
+    /// Writes a distance with the fixed Huffman codes (RFC 1951 section 3.2.6).
     fn distance(&mut self, distance: usize) {
         let rest = distance as u32 - 1;
         if rest < 4 {

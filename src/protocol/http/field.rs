@@ -1,4 +1,4 @@
-//! The characters of header fields.
+//! The characters that header fields may contain.
 
 /// Whether a byte is allowed in a token, RFC 9110 section 5.6.2.
 pub(crate) fn is_token_byte(byte: u8) -> bool {

@@ -105,7 +105,7 @@ crate::record::record!(RequestState {
     head,
     body,
     origin,
-    // A connection that waits for its rejection is not carried over.
+    // A connection with a pending rejection is not carried over by an upgrade.
     rejection = None,
 });
 

@@ -23,7 +23,7 @@ pub(super) struct Partial {
     pub(super) header_len: u8,
     /// The frame whose payload is arriving. `payload_len` and `mask` apply to the rest of it.
     pub(super) frame: Option<FrameHeader>,
-    /// The payload so far of a control frame, at most 125 bytes.
+    /// The part of a control frame's payload that has arrived, at most 125 bytes.
     pub(super) control: Vec<u8>,
     /// The message so far. A compressed message is decompressed when it is complete, so the connection holds no more
     /// than the peer sent.

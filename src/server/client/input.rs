@@ -1,4 +1,4 @@
-//! What a client may send now, and what was read from it.
+//! Whether a client may be read, and what a read has returned.
 
 use crate::protocol::Payload;
 use crate::protocol::client::{ClientEvent, ExchangeEvent};

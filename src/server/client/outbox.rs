@@ -498,7 +498,7 @@ mod tests {
                 lengths[..confirmed].iter().sum::<usize>()
             );
             assert!(confirmed + outbox.unsent() as usize <= model.len());
-            // Two neighboring blocks hold more than one block's worth of messages.
+            // Any two neighboring blocks together hold more than `BLOCK` bytes of messages.
             assert!(outbox.memory() <= 2 * outbox.len() + 3 * BLOCK.max(outbox.largest()));
         }
         outbox.resume_after(sent);

@@ -1,4 +1,5 @@
-//! The side that has opened a resumable connection: its token, its attempts to come back, and which ends are cuts.
+//! The state of a resumable connection that this side has opened: its token, its attempts to come back, and the close reasons after
+//! which it comes back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +29,7 @@ pub(crate) struct Upstream {
     pub(crate) connect: Arc<Connect>,
     /// The latest token of the server.
     pub(crate) token: Box<str>,
-    /// The connection that makes the attempts to come back.
+    /// The connection that tries to come back, if there is one.
     pub(crate) joiner: Option<ClientId>,
     /// The failed attempts since the last stable connection.
     pub(crate) failures: Failures,

@@ -398,7 +398,7 @@ impl Wire {
         total - largest <= most
     }
 
-    /// The number of bytes that are queued and, while the client is read, in the write buffer.
+    /// The number of queued bytes. While the client is read, this includes the write buffer.
     fn waiting(&self, env: &Env) -> usize {
         let gathered = if self.is_reading() {
             env.output.len()

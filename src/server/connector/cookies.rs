@@ -160,7 +160,7 @@ mod tests {
         url.parse().expect("a URL")
     }
 
-    /// The Cookie field, some time after the server has set these cookies.
+    /// The Cookie field that is sent `after` seconds after the server has set these cookies.
     fn sent(url: &str, fields: &[&str], after: u64) -> Option<String> {
         let (mut cookies, target) = (Cookies::default(), target(url));
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);

@@ -192,7 +192,8 @@ impl Links {
         links
     }
 
-    /// Removes the links for which `is_over` is true. Returns their credentials, which no client may hold from then on.
+    /// Removes the links for which `is_over` is true. Returns their credentials. The caller revokes them for all clients that hold
+    /// them.
     pub(crate) fn remove(&mut self, mut is_over: impl FnMut(&Link) -> bool) -> Vec<CredentialId> {
         let mut removed = Vec::new();
         self.links.retain(|slot, link| {

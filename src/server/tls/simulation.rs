@@ -72,7 +72,7 @@ pub(super) fn client_tls() -> ClientTls {
     tls.expect("a fingerprint")
 }
 
-/// A peer of a server in memory, which speaks TLS.
+/// A TLS client of a server in memory.
 pub(crate) struct Peer {
     client: ClientConnection,
     /// The number of bytes of the server that were read.

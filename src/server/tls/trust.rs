@@ -298,7 +298,7 @@ impl ClientCertVerifier for ShortChains {
     }
 }
 
-/// Describes an error of the server's side.
+/// Describes a TLS error as the server sees it.
 pub(super) fn describe_as_server(error: &Error) -> String {
     let problem = match error {
         Error::InvalidCertificate(problem) => problem,

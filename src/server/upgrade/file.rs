@@ -34,7 +34,7 @@ const RECORDS: [&str; 5] = ["loop", CLIENTS, "listeners", "upgrade", "program"];
 /// The maximum length of the first line in bytes.
 const MAX_HEADER: u64 = 4 << 20;
 
-/// The texts of the records with their names, in the order in which they are written.
+/// The name and the JSON of each record, in the order in which they are written.
 pub(super) type Records = Vec<(&'static str, String)>;
 
 /// Writes the state.

@@ -388,7 +388,8 @@ impl<S: Service> Server<S> {
             .collect()
     }
 
-    /// The services that continue those of these names. A service without a name continues the one without a name.
+    /// Maps each service of the process before to the service of the same name. A service without a name continues the one without
+    /// a name.
     fn successors(&self, names: &[(ServiceId, String)]) -> HashMap<ServiceId, ServiceId> {
         let own = self.names();
         let successor = |(id, name): &(ServiceId, String)| {

@@ -33,7 +33,7 @@ pub(super) struct PendingInitialize {
     pub(super) params: Box<str>,
     /// The clients that get the answer, under their own request ids.
     pub(super) wanted: Vec<(ClientId, Box<str>)>,
-    /// Whether an earlier process has accepted it, so that clients rely on it.
+    /// Whether an earlier process has accepted it. Clients rely on the result in that case.
     pub(super) was_accepted: bool,
     /// Whether a restarted agent has rejected it, although its predecessor accepted it, or has not answered in time.
     pub(super) is_refused: bool,

@@ -52,7 +52,7 @@ record!(ClientAgent {
 });
 
 impl ClientAgent {
-    /// Tracks the requests of a batch of the client. Returns false if the client has exceeded a limit, which closes it.
+    /// Tracks the requests in a client's batch. If the client exceeds a limit, closes it and returns false.
     fn track_batch(&mut self, ctx: &mut Context, client: ClientId, text: &str) -> bool {
         let messages = batch_messages(text, Skimmer::of_client(text)).unwrap_or_default();
         let more = u32::try_from(messages.len().saturating_sub(1)).unwrap_or(u32::MAX);

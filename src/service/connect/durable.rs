@@ -62,7 +62,7 @@ pub(super) struct Durable {
 /// The last messages to the server, which it may not have received.
 #[derive(Debug, Default)]
 struct Sent {
-    /// The number of the messages before these.
+    /// The number of messages before these.
     before: u64,
     messages: VecDeque<Box<str>>,
     /// The numbers of the requests among them.

@@ -52,7 +52,7 @@ impl HeldBytes {
     }
 }
 
-/// Requests that wait until a process is ready, by their upstream ids, which are in the order of their arrival.
+/// Requests that are held until a process is ready, by upstream id. Ids increase in the order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     requests: BTreeMap<u64, (Principal, String)>,
@@ -68,7 +68,7 @@ impl Held {
         self.requests.insert(upstream_id, request);
     }
 
-    /// Returns the message, if the request has waited.
+    /// Removes a request. Returns its message if it was held.
     pub(super) fn remove(&mut self, upstream_id: u64) -> Option<String> {
         let (principal, text) = self.requests.remove(&upstream_id)?;
         self.bytes.remove(&principal, text.len());

@@ -1,4 +1,4 @@
-//! A limit on what all principals hold, and one for each of them.
+//! A limit on what all principals hold together, and a limit for each principal.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Subscriptions to changes, in revision 2026-07-28: the filter of one, and the messages that carry its id.
+//! Subscriptions to changes in revision 2026-07-28: their filters, and the messages that carry their ids.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

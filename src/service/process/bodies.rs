@@ -1,4 +1,4 @@
-//! What the bodies of calls say: the program that a call starts, its input, and what is typed.
+//! Parses the bodies of calls to the process API.
 
 use std::time::Duration;
 

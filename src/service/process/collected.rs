@@ -1,4 +1,4 @@
-//! The output of an `exec` call, which is collected as base64 until its process exits, within the limits of a stream and of all calls
+//! Collects the output of an `exec` call as base64 until its process exits, up to a limit for each stream and one for all calls
 //! together.
 
 use std::sync::Arc;

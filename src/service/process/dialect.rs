@@ -20,7 +20,7 @@ const TTY: &str = "tty";
 /// The subprotocol of clients of Outrigger, which does not change the messages.
 const OUTRIGGER: &str = "outrigger";
 
-/// The maximum length of a `tty` message with a size. Its first one may carry a token.
+/// The maximum length of a `tty` message with a size. A client's first message may carry a token, too.
 const MAX_TTY_CONTROL: usize = 8 << 10;
 
 /// Why a resize is rejected.

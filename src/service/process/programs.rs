@@ -481,7 +481,7 @@ impl Programs {
             let writes = attachments.writer() == Some(client);
             match dialect.read(message) {
                 Ok(ClientMessage::Input(bytes)) if attachments.takes_input_of(client) => {
-                    // While much input waits the client is not read, so the queue is bounded.
+                    // The client is not read while much input is pending, so the queue is bounded.
                     program.push_input(ctx, bytes);
                 }
                 Ok(ClientMessage::EndOfInput) if attachments.takes_input_of(client) => {

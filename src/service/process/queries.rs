@@ -1,4 +1,4 @@
-//! What the queries and fields of requests say.
+//! Reads the query parameters and header fields of requests.
 
 use super::attach::{Replay, Role};
 use super::dialect::Dialect;

@@ -437,7 +437,8 @@ impl Router {
         output.to_client(client, &splice(text, &mut edits));
     }
 
-    /// Whom a request of the agent is for. Without a result, the request is held until its session is there, or was refused.
+    /// Finds the client that a request from the agent is for. Returns `None` if the request is refused, or held until its session
+    /// exists.
     fn find_asked(
         &mut self,
         process: usize,

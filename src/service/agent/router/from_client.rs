@@ -143,9 +143,8 @@ impl Router {
         }
     }
 
-    /// Handles a message of a viewer, which may answer permission requests at most. Other messages are ignored.
-    /// Reads a message of a client, whose first one must be `initialize`. An error closes the client; without a message, the client
-    /// has got an answer.
+    /// Parses a client's message, and checks that the first one is `initialize`. `Some(Err(_))` closes the client. `None` means that
+    /// the client has got an answer already.
     fn read_client_message<'a>(
         &mut self,
         client: ClientId,
@@ -180,6 +179,7 @@ impl Router {
         Some(Ok(envelope))
     }
 
+    /// Handles a message from a viewer, which may answer permission requests at most. Other messages are ignored.
     fn message_of_viewer(&mut self, client: ClientId, text: &str, output: &mut impl RouterOutput) {
         if self.exchange.clients.is_answering_viewer(client)
             && !output.is_long_json(text.len())

@@ -109,7 +109,8 @@ impl Router {
         self.join_process(now, index, (client, id), envelope, output);
     }
 
-    /// Answers a client's `initialize` with the answer of its process, which gets the request if it has not answered one.
+    /// Answers a client's `initialize` with the result of its process. If there is none yet, the client waits for it. The process
+    /// gets the request unless one is already pending.
     fn join_process(
         &mut self,
         now: Time,

@@ -72,7 +72,7 @@ impl HistoryPolicy {
 }
 
 impl History {
-    /// The bytes of the entries.
+    /// The length of all entries in bytes.
     pub(super) fn len(&self) -> usize {
         self.text.len()
     }
@@ -82,7 +82,8 @@ impl History {
         !self.entries.is_empty() || self.is_cut()
     }
 
-    /// Notes that earlier updates were forgotten: until the agent has sent them again for this claim, or for good.
+    /// A history whose earlier updates were forgotten: with a `claim`, until the agent has sent them again for it, and otherwise
+    /// for good.
     pub(super) fn forgotten(claim: Option<u64>) -> Self {
         Self {
             is_cut: claim.is_none(),

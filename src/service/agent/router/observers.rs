@@ -118,7 +118,7 @@ impl Sessions {
         })
     }
 
-    /// Finds the session that a client asks to observe, if it may and there is room for it.
+    /// Finds the session that a client asks to observe. Fails if the client may not observe it, or if a limit is reached.
     fn find_observed(
         &self,
         exchange: &Exchange,
@@ -169,7 +169,7 @@ impl Sessions {
         Ok(key.clone())
     }
 
-    /// The result of `session/attach`, for a client that observes a session with this policy.
+    /// The result of `session/attach` for an observer with this history policy.
     fn attached(
         &self,
         exchange: &Exchange,

@@ -1,4 +1,4 @@
-//! What the router sends, and what it asks of its owner.
+//! The interface through which the router sends messages and asks its owner.
 
 use super::batches::Batches;
 use super::session_key::SessionKey;
@@ -20,8 +20,8 @@ pub(crate) trait RouterOutput {
             self.to_client(*client, &[text]);
         }
     }
-    /// Passes on a request of the agent that the server answers in the place of a client. [`Router::handle_served`](super::Router::handle_served) takes the
-    /// answer.
+    /// Passes on a request of the agent that the server answers in the place of a client.
+    /// [`Router::handle_served`](super::Router::handle_served) takes the answer of the owner.
     fn serve(&mut self, request: ServedRequest<'_>) {
         let _ = request;
     }
@@ -30,7 +30,8 @@ pub(crate) trait RouterOutput {
         let _ = length;
         false
     }
-    /// Counts `more` messages of a client's batch against its rate limit. If it exceeds the limit, it is closed, and the result is false.
+    /// Counts `more` messages of a client's batch against its rate limit. If the client exceeds the limit, closes it and returns
+    /// false.
     fn count_messages(&mut self, client: ClientId, more: usize) -> bool {
         let _ = (client, more);
         true

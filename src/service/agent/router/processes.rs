@@ -200,12 +200,13 @@ impl Processes {
         self.changes.push(ProcessChange::Stop(index));
     }
 
-    /// Removes a process, which has exited for good.
+    /// Removes a process that has exited for good.
     pub(super) fn remove(&mut self, index: usize) {
         self.slots[index] = None;
     }
 
-    /// The process has exited. Its next run begins with nothing but the clients that wait for the answer to `initialize`.
+    /// Begins the next run of a process that has exited: gives it a new number, and clears its abandoned and orphaned requests and
+    /// the ids of its `initialize`.
     pub(super) fn begin_run(&mut self, process: usize) -> Option<&mut Process> {
         let number = self.next_run();
         let state = self.get_mut(process)?;
@@ -219,7 +220,7 @@ impl Processes {
         Some(state)
     }
 
-    /// Takes what the owner has to do, in this order.
+    /// Takes the changes that the owner must apply, in order.
     pub(super) fn take_changes(&mut self) -> Vec<ProcessChange> {
         std::mem::take(&mut self.changes)
     }

@@ -3,7 +3,7 @@
 use crate::service::json::{Skimmer, quote};
 use crate::service::jsonrpc::{Envelope, MessageKind, member};
 
-/// The maximum length of a name that is shown, and of a message's id, as JSON.
+/// The maximum length of a displayed name or a message id, in bytes of JSON.
 pub(super) const MAX_NAME: usize = 256;
 
 /// The maximum number of blocks of a prompt that observers are shown.

@@ -67,7 +67,7 @@ pub(super) struct Post {
     pub(super) name: Option<String>,
     /// Its revision, if it says so itself. Such a message belongs to no session.
     pub(super) version: Option<String>,
-    /// Whether it restores the session, so that the host does not know it.
+    /// Whether this message restores the session. The host has not sent it and gets no response to it.
     pub(super) is_own: bool,
     pub(super) state: State,
     /// The session with which it was sent.

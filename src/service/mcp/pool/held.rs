@@ -26,7 +26,7 @@ impl Pool {
         }
     }
 
-    /// The requests that wait for the process of a slot.
+    /// The ids of the requests that are held for the process of a slot.
     fn held_for(&self, slot: usize) -> Vec<u64> {
         let is_own = |id: &u64| {
             let request = self.requests.get(*id);

@@ -199,7 +199,7 @@ pub(super) struct Pool {
     /// The slot whose process is handling an event, and the messages for it, which are sent afterwards.
     in_hand: Option<usize>,
     unsent: Vec<String>,
-    /// The requests of callers that wait until the first process has said what it supports, or until theirs runs.
+    /// Requests that are held until the first process has reported what it supports, or until their own process runs.
     held: Held,
     /// When the first process must have answered.
     probe_timer: Alarm,

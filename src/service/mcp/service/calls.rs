@@ -165,7 +165,7 @@ impl Mcp {
                 "Invalid request: Mcp-Session-Id is missing",
             ));
         };
-        // Only the spelling in which ids are given out is accepted.
+        // An id is accepted only in the form in which it was issued. `try_parse` accepts others.
         let id = std::str::from_utf8(id).ok().and_then(|text| {
             let id = Uuid::try_parse(text).ok();
             id.filter(|id| id.to_string() == text)

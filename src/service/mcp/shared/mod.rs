@@ -230,7 +230,7 @@ impl SharedServer {
         out
     }
 
-    /// Handles an event of the process. `reach` says whether a request of the process reaches the client of a session.
+    /// Handles an event of the process. `reach` returns whether a request from the process can reach a session's client.
     pub(super) fn handle(
         &mut self,
         ctx: &mut Context,

@@ -28,7 +28,7 @@ use crate::service::mcp::held::{Held, HeldBytes};
 /// The process in the tables of requests: there is one.
 pub(super) const PROCESS: usize = 0;
 
-/// The id of the error that a member that listens gets when the process has ended.
+/// The id in the error that listening members get when the process ends.
 pub(crate) const ENDED: &str = "null";
 
 /// The maximum number of Outrigger's own requests that are tracked.
@@ -559,8 +559,8 @@ impl Multiplexer {
     /// Handles the end of the process, or its failure to begin. All requests fail, and `fails` writes the errors.
     pub(crate) fn end(&mut self, fails: impl Fn(&str) -> String, out: &mut Vec<Output>) {
         self.held = Held::default();
-        // What changes until another process runs is reported to nobody, so those that listen have to ask again. They learn it first: a
-        // subscription that is not complete must not take the errors below for refused resources.
+        // Changes are not reported until another process runs, so listening members must subscribe again. They get this error
+        // first. Otherwise, a subscription that is still being set up would take the errors below for refused resources.
         let members = self.members.iter();
         for (number, _) in members.filter(|(_, member)| member.is_listening) {
             self.answer(*number, ENDED, fails(ENDED), out);

@@ -11,8 +11,8 @@ use crate::service::mcp::shared::ENDED;
 pub(super) const BEGIN: &str = r#""begin""#;
 
 impl<R> ToOlder<R> {
-    /// Handles the server's response to a request that a subscription has sent with the id `own`, or the error of a process that has
-    /// ended. After the last response, the client gets the acknowledgement.
+    /// Handles the server's response to a subscription's request with the id `own`. With the id [`ENDED`], it is the error that the
+    /// process has ended. After the last response, the client gets the acknowledgement.
     pub(super) fn handle_subscribing(
         &mut self,
         id: Uuid,

@@ -29,7 +29,7 @@ const ASCIICAST: &str = "application/x-asciicast";
 const USAGE: usize = 20;
 
 impl Processes {
-    /// Answers a call. Without a response, the answer follows later.
+    /// Answers a call. Returns `None` if the response follows later.
     pub(super) fn answer(
         &mut self,
         ctx: &mut Context,
@@ -141,7 +141,7 @@ impl Processes {
         }))
     }
 
-    /// Begins a stream of the output of a process.
+    /// Begins to stream a process's output.
     fn stream(
         &mut self,
         ctx: &mut Context,
@@ -162,7 +162,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Begins the download of the recording of a process.
+    /// Begins to send a process's recording.
     fn download(
         &mut self,
         ctx: &mut Context,

@@ -87,7 +87,7 @@ impl Params {
     /// The value of an absent subparameter.
     pub(super) const ABSENT: u32 = u32::MAX;
 
-    /// Forgets all parameters, so that the memory can be used again.
+    /// Resets to a single parameter with the value 0.
     fn clear(&mut self) {
         (self.values[0], self.sub_ends[0]) = (0, 0);
         (self.len, self.sub_len) = (1, 0);
@@ -284,7 +284,7 @@ fn skip(kind: Skipped, rest: &[u8]) -> (usize, bool) {
 /// The next character in UTF-8.
 enum Decoded {
     Character(char, usize),
-    /// Bytes that are no character, which xterm.js ignores.
+    /// Bytes that are not valid UTF-8. xterm.js ignores them.
     Invalid(usize),
     Incomplete,
 }
