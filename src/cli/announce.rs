@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use serde_json::{Map, Value, json};
 
-use super::listen_flag::ListenFlag;
+use super::values::ListenValue;
 use crate::sys::random_uuid;
 use crate::{ListenAddress, Token};
 
@@ -39,10 +39,10 @@ fn is_name(name: &str) -> bool {
 }
 
 /// Whether it means all addresses of the machine.
-pub(super) fn is_unspecified(listen: &ListenFlag) -> bool {
+pub(super) fn is_unspecified(listen: &ListenValue) -> bool {
     match listen {
-        ListenFlag::Address(listen) => listen.ip().is_some_and(|ip| ip.is_unspecified()),
-        ListenFlag::Descriptor(..) => false,
+        ListenValue::Address(listen) => listen.ip().is_some_and(|ip| ip.is_unspecified()),
+        ListenValue::Descriptor(..) => false,
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 #[cfg(feature = "tls")]
-use super::client_settings::ClientTlsFlags;
+use super::client_flags::ClientTlsFlags;
 use super::defaults::TOKEN_VARIABLE;
 use super::outcome::Failure;
 use super::settings::Settings;

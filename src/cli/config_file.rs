@@ -309,7 +309,7 @@ fn words(value: &Value) -> Result<Vec<String>, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::listen_flag::ListenFlag;
+    use super::super::values::ListenValue;
     use super::*;
 
     /// The settings that a file of this content makes of a command's.
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(settings.server.access.hosts, ["a", "b"]);
         let settings = applied("echo", r#"{"listen":"127.0.0.1:0","max-clients":7}"#);
         let settings = settings.expect("it is valid");
-        let listen = ListenFlag::Address(([127, 0, 0, 1], 0).into());
+        let listen = ListenValue::Address(([127, 0, 0, 1], 0).into());
         assert_eq!(settings.listen, [listen]);
         assert_eq!(settings.server.max_clients, 7);
         let extra = applied("echo", r#"{"announce-extra":{"a":[1]}}"#).expect("it is valid");

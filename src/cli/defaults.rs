@@ -12,10 +12,10 @@ use rustix::process::geteuid;
 use super::announce::{is_unspecified, own_names};
 use super::commands::{Command, ProgramArg, demo_routes};
 use super::flags::Flag;
-use super::listen_flag::ListenFlag;
 #[cfg(feature = "mcp")]
 use super::mcp_servers;
 use super::settings::Settings;
+use super::values::ListenValue;
 use crate::server::RejectionHints;
 use crate::sys::{granted_memory, keep_from_children};
 use crate::{Config, Peers, ProtectedResource, Token, Tokens};
@@ -109,15 +109,15 @@ impl Settings {
         if self.listen.is_empty() && self.port_range.is_none() {
             let numbers = (0..passed).map(|at| FIRST_PASSED + at);
             self.listen
-                .extend(numbers.map(|number| ListenFlag::Descriptor(number, None)));
+                .extend(numbers.map(|number| ListenValue::Descriptor(number, None)));
         }
         if self.listen.is_empty() {
             let default = Config::default().listen.into_iter();
-            self.listen = default.map(ListenFlag::Address).collect();
+            self.listen = default.map(ListenValue::Address).collect();
         }
         if let Some(range) = &self.port_range {
             for one in &mut self.listen {
-                if let ListenFlag::Address(listen) = one {
+                if let ListenValue::Address(listen) = one {
                     listen.set_ports(range);
                 }
             }
@@ -144,7 +144,7 @@ impl Settings {
     #[cfg(feature = "tls")]
     fn needs_no_token(&self) -> bool {
         let has_certificates = self.tls.client_auth && self.server.trusted_proxies.is_empty();
-        let is_guarded = |listen: &ListenFlag| {
+        let is_guarded = |listen: &ListenValue| {
             (has_certificates && self.uses_tls(listen)) || self.is_guarded(listen)
         };
         self.listen.iter().all(is_guarded)
@@ -163,7 +163,7 @@ impl Settings {
     }
 
     /// Whether it is a unix socket whose mode limits who can connect.
-    fn is_guarded(&self, listen: &ListenFlag) -> bool {
+    fn is_guarded(&self, listen: &ListenValue) -> bool {
         let is_shared = self.server.trusted_proxies.contains(&Peers::Unix);
         self.server.proxies.is_empty() && !is_shared && is_unix(listen)
     }
@@ -295,16 +295,16 @@ impl Settings {
         self.server.proxies.is_empty()
             && self.server.trusted_proxies.is_empty()
             && listen.all(|listen| match listen {
-                ListenFlag::Address(listen) => listen.ip().is_none_or(|ip| ip.is_loopback()),
+                ListenValue::Address(listen) => listen.ip().is_none_or(|ip| ip.is_loopback()),
                 // The address of an inherited socket is not known here.
-                ListenFlag::Descriptor(..) => false,
+                ListenValue::Descriptor(..) => false,
             })
     }
 }
 
 /// Whether it is a unix socket that the server creates.
-fn is_unix(listen: &ListenFlag) -> bool {
-    matches!(listen, ListenFlag::Address(listen) if listen.is_unix())
+fn is_unix(listen: &ListenValue) -> bool {
+    matches!(listen, ListenValue::Address(listen) if listen.is_unix())
 }
 
 /// The mode bits that expose a file with a secret. A file of another user may be readable by its group, because the server may
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn loopback_and_unix_sockets_are_local() {
-        let address = ListenFlag::Address;
+        let address = ListenValue::Address;
         for (listen, local) in [
             (address(Listen::from(([127, 0, 0, 1], 0))), true),
             (
@@ -374,7 +374,7 @@ mod tests {
             ),
             (address(Listen::unix("x")), true),
             (address(Listen::from(([0, 0, 0, 0], 0))), false),
-            (ListenFlag::Descriptor(3, None), false),
+            (ListenValue::Descriptor(3, None), false),
         ] {
             let mut settings = Settings::new();
             settings.listen = vec![listen];

@@ -7,14 +7,13 @@ mod announce;
 #[cfg(feature = "client")]
 mod client;
 #[cfg(feature = "client")]
-mod client_settings;
+mod client_flags;
 mod commands;
 mod completions;
 mod config_file;
 mod defaults;
 mod flags;
 mod help;
-mod listen_flag;
 mod logging;
 mod manual;
 #[cfg(feature = "mcp")]
@@ -35,7 +34,8 @@ mod values;
 use std::process::ExitCode;
 
 use self::commands::Action;
-use self::outcome::{Outcome, fail, print};
+use self::outcome::{Outcome, fail};
+use self::output::print;
 use self::parser::parse;
 use crate::Passed;
 use crate::sys::unblock_signals;

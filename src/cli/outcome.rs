@@ -1,7 +1,6 @@
 //! The exit code of the program, and functions that print its output and its errors.
 
 use std::error::Error;
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use super::logging;
@@ -55,13 +54,6 @@ pub(super) fn fail(error: &str, outcome: Outcome) -> Outcome {
     let name = Colors::stderr().error("outrigger:");
     logging::write_line(&format!("{name} {error}\n"));
     outcome
-}
-
-/// Prints to standard output. A reader that has gone is not an error.
-pub(super) fn print(text: &str) {
-    let mut stdout = io::stdout().lock();
-    let written = stdout.write_all(text.as_bytes());
-    drop(written.and_then(|()| stdout.flush()));
 }
 
 /// An error with its causes, in one line.

@@ -2,7 +2,7 @@
 //! blocking.
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -193,6 +193,13 @@ impl LineOutput {
         let fd = self.fd.as_ref().filter(|_| !self.failed);
         fd.is_some_and(|fd| !left.is_zero() && fd.wait_writable(left).is_ok())
     }
+}
+
+/// Prints to standard output. A reader that has gone is not an error.
+pub(super) fn print(text: &str) {
+    let mut stdout = io::stdout().lock();
+    let written = stdout.write_all(text.as_bytes());
+    drop(written.and_then(|()| stdout.flush()));
 }
 
 #[cfg(test)]

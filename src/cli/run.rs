@@ -11,13 +11,14 @@ use rustix::io::Errno;
 
 use super::announce::{Announcement, AnnouncementContent, reached_at};
 use super::commands::{Action, Command, ProgramArg, Serves, ServiceParams};
-use super::listen_flag::ListenFlag;
 use super::logging::DefaultLevels;
-use super::outcome::{Failure, Outcome, fail, print, with_causes};
+use super::outcome::{Failure, Outcome, fail, with_causes};
 use super::output::LineOutput;
+use super::output::print;
 use super::parser::parse;
 use super::service_manager::ServiceManager;
 use super::settings::Settings;
+use super::values::ListenValue;
 use super::{logging, programs};
 #[cfg(feature = "tls")]
 use crate::TlsConfig;
@@ -291,15 +292,15 @@ fn has_lost_terminal() -> bool {
 ///
 /// The program that this one replaces may have passed them on.
 fn take_sockets(
-    flags: &[ListenFlag],
+    flags: &[ListenValue],
     mut passed: Option<&mut Passed>,
 ) -> Result<Vec<Listen>, Failure> {
     let mut listen = Vec::new();
     for (index, flag) in flags.iter().enumerate() {
         listen.push(match flag {
-            ListenFlag::Address(listen) => listen.clone(),
-            ListenFlag::Descriptor(number, tls) => {
-                let is_same = |one: &ListenFlag| matches!(one, ListenFlag::Descriptor(other, _) if other == number);
+            ListenValue::Address(listen) => listen.clone(),
+            ListenValue::Descriptor(number, tls) => {
+                let is_same = |one: &ListenValue| matches!(one, ListenValue::Descriptor(other, _) if other == number);
                 if flags[..index].iter().any(is_same) {
                     return Err(format!("cannot listen on fd:{number}: it is given twice").into());
                 }

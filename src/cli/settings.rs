@@ -8,13 +8,13 @@ use std::str::FromStr;
 use serde_json::{Map, Value};
 
 #[cfg(feature = "client")]
-use super::client_settings::ClientSettings;
+use super::client_flags::ClientSettings;
 use super::commands::Command;
 use super::flags::Flag;
-use super::listen_flag::ListenFlag;
 use super::logging::LogFormat;
 use super::passed_on::PassedOn;
 use super::programs;
+use super::values::ListenValue;
 #[cfg(feature = "deflate")]
 use crate::protocol::deflate::DeflateConfig;
 use crate::service::{
@@ -33,7 +33,7 @@ pub(crate) struct Settings {
     /// The names of the flags that were given, on the command line or in the configuration file.
     pub(super) given: BTreeSet<&'static str>,
     /// Where to listen. It replaces `server.listen`.
-    pub(crate) listen: Vec<ListenFlag>,
+    pub(crate) listen: Vec<ListenValue>,
     pub(crate) port_range: Option<RangeInclusive<u16>>,
     pub(crate) announce: AnnounceFlags,
     #[cfg(feature = "tls")]

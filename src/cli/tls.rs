@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::announce::{own_names, reached_at};
-use super::listen_flag::ListenFlag;
 use super::settings::Settings;
+use super::values::ListenValue;
 use crate::{ListenAddress, TlsConfig, TlsError, TlsIdentity};
 use rustix::fs::OFlags;
 
@@ -25,10 +25,10 @@ const KEPT_FILE: &str = "outrigger.pem";
 
 impl Settings {
     /// Whether connections to an address use TLS.
-    pub(super) fn uses_tls(&self, listen: &ListenFlag) -> bool {
+    pub(super) fn uses_tls(&self, listen: &ListenValue) -> bool {
         match listen {
-            ListenFlag::Address(listen) => listen.uses_tls(self.tls.is_on()),
-            ListenFlag::Descriptor(_, tls) => tls.unwrap_or(false),
+            ListenValue::Address(listen) => listen.uses_tls(self.tls.is_on()),
+            ListenValue::Descriptor(_, tls) => tls.unwrap_or(false),
         }
     }
 
@@ -161,7 +161,7 @@ impl Settings {
         names.extend(self.server.access.hosts.iter().filter(is_name).cloned());
         let mut ips: Vec<IpAddr> = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
         for listen in &self.listen {
-            let ListenFlag::Address(listen) = listen else {
+            let ListenValue::Address(listen) = listen else {
                 continue;
             };
             let address = listen

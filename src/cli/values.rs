@@ -2,12 +2,21 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
+use std::os::fd::RawFd;
 use std::time::Duration;
 
-use super::listen_flag::ListenFlag;
 use crate::Listen;
 use crate::server::split_security;
 use crate::sys::check_socket_path;
+
+/// A value of `--listen`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ListenValue {
+    Address(Listen),
+    /// A socket that this process was started with, and whether its connections use TLS, if the flag says so. Reading the
+    /// flag does not take it over, because the flags are read again on SIGHUP.
+    Descriptor(RawFd, Option<bool>),
+}
 
 /// The error for an option of TLS in a build without it.
 const NO_TLS: &str =
@@ -21,14 +30,14 @@ pub(super) fn missing_feature(name: &str) -> Option<&'static str> {
 
 /// Parses `HOST:PORT`, `PORT`, `:PORT`, `unix:PATH` or `fd:NUMBER`, with an optional prefix `tls:` or `plain:`. A host name means
 /// all of its addresses. A port alone is a port of 127.0.0.1, so that a server listens on all interfaces only if its user says so.
-pub(super) fn listen(text: &str) -> Result<Vec<ListenFlag>, String> {
+pub(super) fn listen(text: &str) -> Result<Vec<ListenValue>, String> {
     let (tls, text) = split_security(text);
     if tls == Some(true) && !cfg!(feature = "tls") {
         return Err(NO_TLS.to_owned());
     }
     let secured = |listen: Listen| match tls {
-        Some(tls) => ListenFlag::Address(listen.with_tls(tls)),
-        None => ListenFlag::Address(listen),
+        Some(tls) => ListenValue::Address(listen.with_tls(tls)),
+        None => ListenValue::Address(listen),
     };
     if text.starts_with("unix:") {
         let listen: Listen = text
@@ -42,7 +51,7 @@ pub(super) fn listen(text: &str) -> Result<Vec<ListenFlag>, String> {
         let number = number
             .parse()
             .map_err(|_| format!("'{text}' is not fd:NUMBER"))?;
-        return Ok(vec![ListenFlag::Descriptor(number, tls)]);
+        return Ok(vec![ListenValue::Descriptor(number, tls)]);
     }
     let addresses = addresses(text)?.into_iter();
     Ok(addresses
@@ -51,8 +60,8 @@ pub(super) fn listen(text: &str) -> Result<Vec<ListenFlag>, String> {
 }
 
 /// A port of 127.0.0.1.
-pub(super) fn loopback(port: u16) -> ListenFlag {
-    ListenFlag::Address(Listen::tcp((Ipv4Addr::LOCALHOST, port)))
+pub(super) fn loopback(port: u16) -> ListenValue {
+    ListenValue::Address(Listen::tcp((Ipv4Addr::LOCALHOST, port)))
 }
 
 /// Parses `A-B`.

@@ -8,7 +8,7 @@ use super::agent_checks::{check_attached, check_listed, check_passed, check_upda
 use super::agent_model::{RouterModel, Sent};
 use super::agent_references::references;
 use crate::record::simulated::{load_again, restored};
-use crate::service::agent::router::{BatchSender, ProcessChange, Router, RouterLimits};
+use crate::service::agent::router::{BatchSender, ProcessChange, Router, RouterSettings};
 use crate::service::agent::{AgentProtocol, Approvals, UnknownSessions};
 use crate::service::jsonrpc::IdRecovery;
 use crate::{ClientId, Principal, Time};
@@ -91,13 +91,13 @@ pub fn router(data: &[u8]) {
 }
 
 /// The router that continues what another one has written down.
-fn continued(router: &Router, limits: RouterLimits) -> Router {
+fn continued(router: &Router, limits: RouterSettings) -> Router {
     let mut next = new_router(limits);
     load_again(router, &mut next);
     next
 }
 
-fn new_router(limits: RouterLimits) -> Router {
+fn new_router(limits: RouterSettings) -> Router {
     Router::new(limits).with_free_methods(vec!["_free".to_owned()])
 }
 
@@ -105,7 +105,7 @@ fn new_router(limits: RouterLimits) -> Router {
 fn run(data: &[u8], upgrades: bool) -> Vec<Vec<String>> {
     let grace = Duration::from_secs(10);
     let flag = |bit: u8| data.first().is_some_and(|byte| byte & bit > 0);
-    let limits = RouterLimits {
+    let limits = RouterSettings {
         client_requests: 6,
         sessions: 4,
         all_sessions: 9,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::service::agent::router::{Batches, Router, RouterLimits, RouterOutput};
+use crate::service::agent::router::{Batches, Router, RouterOutput, RouterSettings};
 use crate::service::agent::{AgentProtocol, Approvals, UnknownSessions};
 use crate::service::jsonrpc::Envelope;
 use crate::{ClientId, CloseCode, Principal, Scope, Time};
@@ -89,7 +89,7 @@ fn restored(text: &str, upstream: &str, own: &str) -> String {
 /// Runs any operations of clients whose ids and tokens collide. Every message of the agent reaches exactly the clients that
 /// a naive model says, byte for byte.
 pub(super) fn references(data: &[u8]) {
-    let limits = RouterLimits {
+    let limits = RouterSettings {
         client_requests: 6,
         sessions: 4,
         all_sessions: 9,

@@ -345,7 +345,9 @@ impl World {
     fn take(&mut self, out: Vec<Output>, from: Option<usize>) {
         for output in out {
             match output {
-                Output::Process(text) | Output::Reply(text) => self.take_line(&text, from),
+                Output::Process(text) | Output::AnswerToProcess(text) => {
+                    self.take_line(&text, from)
+                }
                 Output::Session(uuid, incoming, text) => self.take_message(uuid, &incoming, &text),
                 Output::Change(receivers, text) => {
                     for uuid in receivers {

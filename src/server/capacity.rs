@@ -13,7 +13,8 @@ use super::id::ClientId;
 use super::memory::{Memory, most};
 use super::scheduler::AccountId;
 use super::service::Service;
-use crate::protocol::Rejection;
+use crate::log_event::log_event;
+use crate::protocol::{Cause, CloseCode, CloseReason, Rejection};
 
 /// Which limits keep a client or a call from being accepted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,6 +55,18 @@ pub(crate) fn too_little_memory() -> Rejection {
 }
 
 impl Core {
+    /// Ends a detached client, because a new client needs its place.
+    pub(super) fn evict(&mut self, id: ClientId) {
+        log_event!(Info, client = id, "evicted for another client");
+        self.with(id, |client, env| {
+            let reason = "evicted for another client";
+            client.end(
+                env,
+                CloseReason::new(Cause::NotResumed, CloseCode::ABNORMAL, reason),
+            );
+        });
+    }
+
     /// Counts a connection whose address has just become known, and rejects it if its address has too many. An address
     /// may have twice as many connections as clients.
     pub(super) fn count_connection(&mut self, id: ClientId) {

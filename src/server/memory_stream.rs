@@ -64,7 +64,7 @@ impl MemoryStream {
     }
 
     /// Bytes that the server wrote and the client's system has not taken.
-    pub(crate) fn unsent(&self) -> Option<usize> {
+    pub(crate) fn unsent_len(&self) -> Option<usize> {
         let wire = self.wire();
         wire.taken
             .map(|taken| wire.from_server.len().saturating_sub(taken))

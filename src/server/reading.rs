@@ -27,7 +27,7 @@ impl<S: Service> Server<S> {
             }
             if let Some(join) = self.ctx.core.end_read(is_ready) {
                 self.ctx.core.join(id, join);
-                self.report_resumed(join.target);
+                self.report_own_resumed(join.target);
             }
         }
     }

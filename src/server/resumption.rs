@@ -4,6 +4,14 @@
 //! A client that connects with `resume=new` gets a token. After a cut, it comes back on a new connection with the token and
 //! the number of messages that it has received. The server keeps the messages that it has not confirmed; see
 //! `client/resumable.rs`.
+//!
+//! The new connection *joins* the client, and when its read ends, the client *takes over* its wire. The service sees nothing of this.
+//! [`Context::continue_on`] does the same without a token.
+//!
+//! ```text
+//! requests::upgrade -> resume -> Client::open_to_join -> (end of the read) Core::join -> Client::take_over -> Outbox::resume_after
+//!     -> (end of the turn) Client::flush -> send_unsent
+//! ```
 
 use std::borrow::Cow;
 
@@ -18,7 +26,7 @@ use super::service::Service;
 use crate::log_event::{Field, log_event, word};
 use crate::protocol::deflate::{Codec, Offer};
 use crate::protocol::handshake::Upgrade;
-use crate::protocol::{Accept, Cause, CloseCode, CloseReason, Rejection, Request, StatusCode};
+use crate::protocol::{Accept, Rejection, Request, StatusCode};
 
 /// The header field that carries a token, in requests and responses.
 const FIELD: &str = "Outrigger-Resume";
@@ -267,7 +275,7 @@ impl Core {
         else {
             return false;
         };
-        if client.may_resume() && !client.wire.is_resumable() {
+        if client.may_become_resumable() && !client.wire.is_resumable() {
             client.keep_from_now(env, Secret::generate(), retained);
         }
         client.wire.is_resumable()
@@ -364,18 +372,6 @@ impl Core {
         );
     }
 
-    /// Ends a detached client, because a new client needs its place.
-    pub(super) fn evict(&mut self, id: ClientId) {
-        log_event!(Info, client = id, "evicted for another client");
-        self.with(id, |client, env| {
-            let reason = "evicted for another client";
-            client.end(
-                env,
-                CloseReason::new(Cause::NotResumed, CloseCode::ABNORMAL, reason),
-            );
-        });
-    }
-
     /// The number of detached clients of the current service.
     pub(super) fn detached_count(&self) -> usize {
         let clients = self.registry.iter();
@@ -387,7 +383,7 @@ impl Core {
 
 impl<S: Service> Server<S> {
     /// Tells the service that a connection which this side has opened continues.
-    pub(super) fn report_resumed(&mut self, id: ClientId) {
+    pub(super) fn report_own_resumed(&mut self, id: ClientId) {
         if self
             .ctx
             .core

@@ -239,13 +239,13 @@ impl Stream {
     }
 
     /// The number of written bytes that the peer has not acknowledged, if the system reports it.
-    pub(super) fn unsent(&self) -> Option<usize> {
+    pub(super) fn unsent_len(&self) -> Option<usize> {
         match self {
             Self::Socket(stream) => unsent_bytes(stream),
-            Self::Tls(stream) => stream.socket().unsent(),
+            Self::Tls(stream) => stream.socket().unsent_len(),
             Self::Closed => None,
             #[cfg(any(test, fuzzing))]
-            Self::Memory(stream) => stream.unsent(),
+            Self::Memory(stream) => stream.unsent_len(),
         }
     }
 

@@ -37,7 +37,7 @@ pub(super) fn run(settings: Settings, connect: Connect) -> Result<Outcome, Failu
         (name, at.to_string())
     });
     let text = Settings::snippets(&settings, &servers.collect::<Vec<_>>());
-    super::super::outcome::print(&text);
+    super::super::output::print(&text);
     Ok(Outcome::Clean)
 }
 

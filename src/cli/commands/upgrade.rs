@@ -1,6 +1,7 @@
 //! `outrigger upgrade`: makes a server replace itself by a newer version of its program.
 
-use super::super::outcome::{Failure, Outcome, fail, print};
+use super::super::outcome::{Failure, Outcome, fail};
+use super::super::output::print;
 use super::super::settings::Settings;
 use super::{Command, Serves};
 use crate::service::Inquiry;

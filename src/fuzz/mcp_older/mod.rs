@@ -391,7 +391,7 @@ impl World {
     fn act(&mut self, server: usize, out: Vec<Output>) {
         for output in out {
             let (receivers, incoming, text) = match output {
-                Output::Process(text) | Output::Reply(text) => {
+                Output::Process(text) | Output::AnswerToProcess(text) => {
                     self.process_gets(server, &text);
                     continue;
                 }

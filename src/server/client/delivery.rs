@@ -174,7 +174,7 @@ impl Delivery {
         add: impl FnOnce(&mut Outbox, bool) -> usize,
     ) -> (usize, bool) {
         let len = add(&mut self.outbox, !is_connected);
-        let is_sent = self.outbox.unsent() == 0;
+        let is_sent = self.outbox.unsent_count() == 0;
         self.unpinged += if is_sent { len } else { 0 };
         (len, is_sent)
     }
@@ -186,7 +186,7 @@ impl Delivery {
 
     /// Whether messages wait to be sent on the current connection.
     pub(super) fn has_unsent(&self) -> bool {
-        self.outbox.unsent() > 0
+        self.outbox.unsent_count() > 0
     }
 
     /// Whether the service should send no more until the client has confirmed more.
@@ -197,7 +197,7 @@ impl Delivery {
     /// Notes whether too much is unconfirmed for the service to send more. Returns whether that has just begun.
     pub(super) fn check_crowd(&mut self, now: Time) -> bool {
         let begins = self.crowded.is_none()
-            && self.outbox.unconfirmed() > self.limits.buffer / CROWDED_SHARE;
+            && self.outbox.unconfirmed_len() > self.limits.buffer / CROWDED_SHARE;
         if begins {
             self.crowded = Some(now);
         }
@@ -210,7 +210,7 @@ impl Delivery {
         if self.crowded.is_none() {
             return false;
         }
-        let is_relieved = self.outbox.unconfirmed() <= self.limits.buffer / CROWDED_SHARE / 2;
+        let is_relieved = self.outbox.unconfirmed_len() <= self.limits.buffer / CROWDED_SHARE / 2;
         self.crowded = (!is_relieved).then_some(now);
         is_relieved
     }
@@ -220,7 +220,7 @@ impl Delivery {
     /// several PINGs before its application handles the messages between them. Records the PING.
     pub(super) fn begin_ping(&mut self, sent: u64, now: Time) -> bool {
         let buffer = self.limits.buffer;
-        let unconfirmed = self.outbox.unconfirmed();
+        let unconfirmed = self.outbox.unconfirmed_len();
         let is_urgent = unconfirmed > buffer / CROWDED_SHARE / 2;
         let is_answered = self.outbox.confirmed() >= self.pinged.0;
         let is_calm = is_answered && now.since(self.pinged.1) >= PING_PAUSE;
@@ -246,7 +246,7 @@ impl Delivery {
             return false;
         }
         let (part, whole) = HELD_SHARE;
-        let unconfirmed = self.outbox.unconfirmed();
+        let unconfirmed = self.outbox.unconfirmed_len();
         unconfirmed.saturating_sub(self.outbox.largest())
             > self.limits.buffer / whole * part + self.allowance
     }

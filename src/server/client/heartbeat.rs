@@ -37,7 +37,7 @@ impl Wire {
 impl Client {
     /// Answers heartbeats with this name from now on. The first answer tells the client so.
     pub(crate) fn answer_heartbeats(&mut self, env: &mut Env, name: &str, received: u64) {
-        self.wire.busy().heartbeat = Some(name.into());
+        self.wire.queues_mut().heartbeat = Some(name.into());
         self.send_heartbeat(env, received);
     }
 

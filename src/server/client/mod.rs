@@ -40,7 +40,6 @@ pub(super) use self::inbound::SHORT_READ;
 pub(super) use self::input::{Inbound, Input, Read, ReadGate, Why};
 pub use self::membership::Keep;
 pub(super) use self::membership::{Membership, Memberships, TopicId};
-use self::protocol::Protocol;
 pub(super) use self::rare::Join;
 pub(super) use self::upstream::Upstream;
 use self::wire::Flags;
@@ -51,7 +50,6 @@ use super::env::{Env, News};
 use super::id::{ClientId, ServiceId};
 use super::scheduler::Work;
 use super::stream::Stream;
-use super::tls::{PeerCertificate, TlsStream};
 use super::wheel::Link;
 use crate::protocol::Time;
 use crate::record::record;
@@ -108,33 +106,6 @@ fn hundredths(time: Time) -> u32 {
     (time.as_millis() / 10) as u32
 }
 
-impl Wire {
-    /// The name in the certificate of the client. A client that was cut keeps it.
-    pub(super) fn certificate_name(&self) -> Option<Arc<str>> {
-        let name = self.tls().and_then(TlsStream::peer);
-        let kept = || self.delivery()?.certificate();
-        name.or_else(|| kept().map(PeerCertificate::name)).cloned()
-    }
-
-    /// Whether the client has come through a listener, and its service has seen it.
-    pub(super) fn is_admitted(&self) -> bool {
-        self.protocol.was_open() && !self.is_ours()
-    }
-
-    /// Whether the service can send messages to the client.
-    #[inline]
-    pub(super) fn is_open(&self) -> bool {
-        match &self.protocol {
-            Protocol::WebSocket(socket) if socket.is_open() => {
-                !self.delivery().is_some_and(Delivery::is_closing)
-            }
-            Protocol::WebSocket(_) => self.takes_messages(),
-            Protocol::Detached(_) => self.takes_messages(),
-            Protocol::Http(_) | Protocol::Outgoing(_) => false,
-        }
-    }
-}
-
 /// What the log says of a client that ends, besides the reason.
 pub(super) struct ClientEnd {
     pub(super) handshake: Option<Arc<Handshake>>,
@@ -187,7 +158,7 @@ impl Client {
     }
 
     /// Whether the client may become resumable.
-    pub(super) fn may_resume(&self) -> bool {
+    pub(super) fn may_become_resumable(&self) -> bool {
         self.flags.has(ClientFlag::MayResume)
     }
 

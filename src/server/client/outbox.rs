@@ -177,7 +177,7 @@ impl Outbox {
     }
 
     /// The number of bytes of the messages that were not confirmed.
-    pub(super) fn unconfirmed(&self) -> usize {
+    pub(super) fn unconfirmed_len(&self) -> usize {
         self.len - self.confirmed_len
     }
 
@@ -207,7 +207,7 @@ impl Outbox {
     }
 
     /// The number of messages that were not sent on the current connection.
-    pub(super) fn unsent(&self) -> u64 {
+    pub(super) fn unsent_count(&self) -> u64 {
         self.unsent
     }
 
@@ -430,10 +430,10 @@ mod tests {
             outbox.push(Message::Text(&"x".repeat(40)), false);
         }
         outbox.confirm(9);
-        assert_eq!((outbox.before(), outbox.unconfirmed()), (7, 48));
+        assert_eq!((outbox.before(), outbox.unconfirmed_len()), (7, 48));
         outbox.resume_after(8);
         assert_eq!(outbox.next_number(), 9);
-        assert_eq!(outbox.unsent(), 2);
+        assert_eq!(outbox.unsent_count(), 2);
     }
 
     #[test]
@@ -477,7 +477,7 @@ mod tests {
                 }
                 _ => {
                     batches.complete();
-                    let at = model.len() - outbox.unsent() as usize;
+                    let at = model.len() - outbox.unsent_count() as usize;
                     let next = outbox.next_unsent().map(|message| {
                         let is_binary = matches!(message, Message::Binary(_));
                         (is_binary, message.as_bytes().to_vec())
@@ -497,7 +497,7 @@ mod tests {
                 outbox.confirmed_len,
                 lengths[..confirmed].iter().sum::<usize>()
             );
-            assert!(confirmed + outbox.unsent() as usize <= model.len());
+            assert!(confirmed + outbox.unsent_count() as usize <= model.len());
             // Any two neighboring blocks together hold more than `BLOCK` bytes of messages.
             assert!(outbox.memory() <= 2 * outbox.len() + 3 * BLOCK.max(outbox.largest()));
         }

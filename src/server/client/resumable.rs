@@ -130,7 +130,7 @@ impl Wire {
         let reason = socket.close_reason()?;
         let is_cut = match &delivery.upstream {
             Some(upstream) => {
-                let lacks = delivery.outbox.unconfirmed() > 0;
+                let lacks = delivery.outbox.unconfirmed_len() > 0;
                 is_cut_by_server(reason, socket.peer_close())
                     && (reason.cause != Cause::Service || (lacks && upstream.may_close_again()))
             }
@@ -159,7 +159,7 @@ impl Client {
         let certificate = self.wire.certificate();
         let limits = env.config.resume;
         let delivery = Delivery::new(limits, token.secret, accept, certificate, env.now);
-        self.wire.busy().delivery = Some(Box::new(delivery));
+        self.wire.queues_mut().delivery = Some(Box::new(delivery));
         if notice {
             self.send_notice(env, token, 0);
         }
@@ -173,7 +173,7 @@ impl Client {
         let mut delivery = Delivery::new(limits, secret, Accept::default(), certificate, env.now);
         let retained = (retained, delivery.limits.buffer / 2);
         delivery.outbox = Outbox::after(self.traffic.messages_out, retained);
-        self.wire.busy().delivery = Some(Box::new(delivery));
+        self.wire.queues_mut().delivery = Some(Box::new(delivery));
     }
 
     /// Sends the notice: the token and the number of messages that the server has received. It is not counted as a
@@ -226,7 +226,10 @@ impl Client {
 
     /// The number of messages that were sent, on the current connection and earlier ones.
     pub(super) fn sent_count(&self) -> u64 {
-        let unsent = self.wire.delivery().map_or(0, |one| one.outbox.unsent());
+        let unsent = self
+            .wire
+            .delivery()
+            .map_or(0, |one| one.outbox.unsent_count());
         self.traffic.messages_out - unsent
     }
 
@@ -257,7 +260,7 @@ impl Client {
         self.traffic.messages_out = counted;
         env.budget.spend(total / cost);
         delivery.unpinged += total;
-        self.wire.busy().delivery = Some(delivery);
+        self.wire.queues_mut().delivery = Some(delivery);
         self.ping_if_due(env);
         if !self.wire.has_unsent() {
             self.send_waiting_close(env);
@@ -503,7 +506,7 @@ impl Client {
     /// Exchanges the connections of this client and of `new`. Fails if no events will come for this client's new connection.
     fn swap_wires(&mut self, poll: &mio::Registry, new: &mut Self) -> io::Result<()> {
         std::mem::swap(&mut self.wire, &mut new.wire);
-        let own = self.wire.busy();
+        let own = self.wire.queues_mut();
         let old = new.wire.rare.get_or_insert_default();
         own.take_client_state(old);
         new.handshake.clone_from(&self.handshake);

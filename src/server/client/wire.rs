@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::delivery::Delivery;
 use super::input::{Inbound, Input, Read};
 use super::membership::Memberships;
 use super::output::Output;
@@ -252,6 +253,33 @@ impl Wire {
         }
     }
 
+    // The client.
+
+    /// The name in the certificate of the client. A client that was cut keeps it.
+    pub(crate) fn certificate_name(&self) -> Option<Arc<str>> {
+        let name = self.tls().and_then(TlsStream::peer);
+        let kept = || self.delivery()?.certificate();
+        name.or_else(|| kept().map(PeerCertificate::name)).cloned()
+    }
+
+    /// Whether the client has come through a listener, and its service has seen it.
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.protocol.was_open() && !self.is_ours()
+    }
+
+    /// Whether the service can send messages to the client.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        match &self.protocol {
+            Protocol::WebSocket(socket) if socket.is_open() => {
+                !self.delivery().is_some_and(Delivery::is_closing)
+            }
+            Protocol::WebSocket(_) => self.takes_messages(),
+            Protocol::Detached(_) => self.takes_messages(),
+            Protocol::Http(_) | Protocol::Outgoing(_) => false,
+        }
+    }
+
     // What is queued.
 
     /// Whether a message can be passed on without further checks: nothing is queued in either direction, and no message is kept
@@ -270,8 +298,8 @@ impl Wire {
         self.rare.as_deref().filter(|_| !self.is_quiet())
     }
 
-    /// What is queued or kept, to add to it.
-    pub(super) fn busy(&mut self) -> &mut Rare {
+    /// What is queued or kept, to add to it. The next message takes the slow path.
+    pub(super) fn queues_mut(&mut self) -> &mut Rare {
         self.flags.set(Flag::Busy, true);
         self.rare.get_or_insert_default()
     }
@@ -282,7 +310,7 @@ impl Wire {
     }
 
     pub(super) fn output_mut(&mut self) -> &mut Output {
-        &mut self.busy().output
+        &mut self.queues_mut().output
     }
 
     /// The number of bytes of output that wait for the socket.
@@ -318,7 +346,7 @@ impl Wire {
 
     /// Keeps input that was read and must wait.
     pub(crate) fn keep_unread(&mut self, input: &[u8]) {
-        let rare = self.busy();
+        let rare = self.queues_mut();
         debug_assert!(rare.unread.is_empty());
         rare.unread = input.to_vec();
     }
@@ -473,7 +501,7 @@ impl Wire {
 
     /// Makes this connection continue an earlier client when it has been read.
     pub(crate) fn join_later(&mut self, join: Join) {
-        self.busy().join = Some(join);
+        self.queues_mut().join = Some(join);
     }
 
     /// The client that this connection is to be handed to.
@@ -584,13 +612,13 @@ impl Wire {
     /// Of `sent` bytes, the number that the peer's kernel has acknowledged, as far as this kernel reports it. For a unix socket
     /// the number includes overhead, so only compare two values.
     pub(super) fn delivered(&self, sent: u64) -> u64 {
-        let unsent = self.stream.unsent().unwrap_or(0) as u64;
+        let unsent = self.stream.unsent_len().unwrap_or(0) as u64;
         sent.wrapping_sub(unsent)
     }
 
     /// Whether the peer's kernel has acknowledged all output.
     pub(super) fn is_delivered(&self) -> bool {
-        self.queued() == 0 && self.stream.unsent().unwrap_or(0) == 0
+        self.queued() == 0 && self.stream.unsent_len().unwrap_or(0) == 0
     }
 
     /// Begins to measure progress. `sent` bytes were sent so far.

@@ -367,6 +367,15 @@ record!(ClientToolSet {
 });
 
 impl ClientToolSet {
+    /// What the server offers with these settings.
+    pub(super) fn offered(has_files: bool, has_terminals: bool) -> Self {
+        Self {
+            read_files: has_files,
+            write_files: has_files,
+            terminals: has_terminals,
+        }
+    }
+
     /// Whether the server answers the agent's requests of this method.
     pub(super) fn has(self, method: &str) -> bool {
         match method {

@@ -7,7 +7,7 @@ use super::client_tools::{Answer, ClientTools};
 use super::durable::{self, First, RETAINED, ResumeFailure, resume_failed};
 use super::processes::AgentProcesses;
 use super::receivers::{ContextOutput, Receivers, Sender};
-use super::router::{BatchSender, ProcessChange, Router, RouterLimits, Viewer};
+use super::router::{BatchSender, ProcessChange, Router, RouterSettings, Viewer};
 use super::{AcpResumable, AgentConfig, AgentProtocol, Approvals, MAX_UNREAD, WATCH, figures};
 use crate::log_event::{log_event, word};
 use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object};
@@ -24,14 +24,6 @@ use crate::{
 use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::process::ExitStatus;
-
-/// The limits of the router.
-const MAX_CLIENT_REQUESTS: usize = 1024;
-const MAX_AGENT_REQUESTS: usize = 256;
-const MAX_SESSIONS: usize = 256;
-const MAX_ALL_SESSIONS: usize = 16_384;
-/// Once this limit is reached, unknown sessions can no longer be loaded, so it is high.
-const MAX_ENDED_SESSIONS: usize = 1_000_000;
 
 /// One agent process for each kind of client: those with the same protocol version and capabilities share a process.
 ///
@@ -63,24 +55,7 @@ pub struct Agent {
 impl Agent {
     /// Creates the service. The first agent process starts with the server.
     pub fn new(config: AgentConfig) -> Self {
-        let router = Router::new(RouterLimits {
-            client_requests: MAX_CLIENT_REQUESTS,
-            agent_requests: MAX_AGENT_REQUESTS,
-            sessions: MAX_SESSIONS,
-            all_sessions: MAX_ALL_SESSIONS,
-            ended_sessions: MAX_ENDED_SESSIONS,
-            protocol: config.protocol,
-            grace: config.grace,
-            approvals: config.approvals,
-            history: config.history,
-            unknown_sessions: config.unknown_sessions,
-            processes: config.max_agents.max(1),
-            tools: ClientTools::offered(config.client_files.is_some(), config.client_terminals),
-            is_one_process: config.one_process,
-            initialize_timeout: config.initialize_timeout,
-            request_timeout: config.request_timeout,
-            answer_timeout: config.answer_timeout,
-        });
+        let router = Router::new(RouterSettings::of(&config));
         let router = router.with_free_methods(config.pass_methods.clone());
         let processes = AgentProcesses::new(config.restart_limit);
         let tools = ClientTools::new(config.client_files.clone());

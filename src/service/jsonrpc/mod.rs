@@ -22,9 +22,9 @@ pub(super) use self::multiplexer::{
 };
 pub(super) use self::spelling::folded;
 pub(crate) use self::spelling::is_spelling_of;
-#[cfg(feature = "mcp")]
-pub(super) use self::text::without;
 pub(super) use self::text::{
     LineDecoder, MessageLine, TOO_LONG, code, error, error_with, insert_member,
     invalid_message_error, parse_error, push_line, splice, start_of, success, with_id,
 };
+#[cfg(feature = "mcp")]
+pub(super) use self::text::{with_params_meta, without};

@@ -237,7 +237,7 @@ impl IdRanges {
     }
 
     /// Sends the request with the upstream id in place of its ids, in parts. `other` is one more edit.
-    pub(crate) fn replace<'a, T>(
+    pub(crate) fn with_upstream_id<'a, T>(
         &self,
         text: &'a str,
         upstream_id: u64,
@@ -263,7 +263,7 @@ impl IdRanges {
 impl<C: RequestKind> Forwarded<C> {
     /// Sends a message about the request with the ids of its caller, in parts: its response, or its cancellation by the process. The
     /// message has the upstream id at `id`. Returns `None` if the request has no caller.
-    pub(crate) fn restore<T>(
+    pub(crate) fn with_sender_ids<T>(
         &self,
         message: &Envelope<'_>,
         id: Range<usize>,
@@ -544,7 +544,10 @@ mod tests {
         let ids = IdRanges::find(&envelope, id).expect("ids");
         let other = envelope.request_id.clone().map(|range| (range, "6"));
         let want = r#"{"id": 7,"method":"m","params":{"_meta":{"progressToken":7}, "requestId":6},"jsonrpc":"2.0"}"#;
-        assert_eq!(ids.replace(text, 7, other, |parts| parts.concat()), want);
+        assert_eq!(
+            ids.with_upstream_id(text, 7, other, |parts| parts.concat()),
+            want
+        );
         let ids = ids.read(text);
         assert_eq!(
             (&*ids.id, ids.progress_token.as_deref()),
@@ -569,7 +572,7 @@ mod tests {
                 panic!("a response");
             };
             let request = table.get(upstream_id).expect("pending");
-            let restored = request.restore(&envelope, id, |parts| parts.concat());
+            let restored = request.with_sender_ids(&envelope, id, |parts| parts.concat());
             assert_eq!(restored.as_deref(), Some(want));
         }
     }

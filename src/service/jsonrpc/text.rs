@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+#[cfg(feature = "mcp")]
+use super::envelope::Envelope;
 use super::envelope::EnvelopeError;
 use super::id::{IdRecovery, RecoveredId};
 use super::members::member;
@@ -111,6 +113,27 @@ pub(crate) fn splice<'a>(text: &'a str, edits: &mut [(Range<usize>, &'a str)]) -
     }
     parts.push(&text[at..]);
     parts
+}
+
+/// A request or a notification with more members in `params._meta`.
+#[cfg(feature = "mcp")]
+pub(crate) fn with_params_meta(envelope: &Envelope<'_>, members: &str) -> String {
+    let text = envelope.text;
+    match (&envelope.meta, &envelope.body) {
+        (Some(meta), _) if text[meta.clone()].starts_with('{') => {
+            insert_member(text, meta, members)
+        }
+        (_, Some(params)) => insert_member(text, params, &format!(r#""_meta":{{{members}}}"#)),
+        (_, None) => {
+            let whole = 0..text.trim_end().len();
+            let start = text.len() - text.trim_start().len();
+            insert_member(
+                text,
+                &(start..whole.end),
+                &format!(r#""params":{{"_meta":{{{members}}}}}"#),
+            )
+        }
+    }
 }
 
 /// The object at a range without these members.

@@ -6,7 +6,7 @@
 //! translated ([`to_newer`]). Clients can also use WebSocket on the same path, each with a process of its own.
 
 mod headers;
-mod held;
+mod held_requests;
 mod http_error;
 mod hub;
 mod pool;
@@ -193,7 +193,10 @@ pub(crate) mod fuzzed {
         };
         let ids = IdRanges::find(&envelope, id.clone()).ok()?;
         let own = ids.read(text).progress_token.map(String::from);
-        Some((ids.replace(text, unique, None, |parts| parts.concat()), own))
+        Some((
+            ids.with_upstream_id(text, unique, None, |parts| parts.concat()),
+            own,
+        ))
     }
 
     /// A notification with the id of a subscription. `None` if it is not a notification without one.

@@ -1,4 +1,5 @@
-//! A process that speaks MCP on its standard streams.
+//! A process that speaks MCP on its standard streams. Messages of sessions pass through [`ToNewer`] until the process has shown that it
+//! supports sessions.
 
 use std::io;
 use std::ops::ControlFlow;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::Principal;
-use crate::record::state;
+use crate::record::{record, state};
 use crate::service::sharing::Sharing;
 
 /// Which limit is reached.
@@ -93,6 +93,45 @@ impl Quota {
     }
 }
 
+/// The bytes that principals hold: of requests that wait for a process to start, or of subscriptions. Principals that hold nothing have
+/// no entry.
+#[derive(Debug)]
+pub(super) struct BytesOfEach {
+    most_each: usize,
+    each: HashMap<Principal, usize>,
+}
+
+record!(BytesOfEach { most_each, each });
+
+impl BytesOfEach {
+    /// A principal holds at most `most_each` bytes.
+    pub(super) fn new(most_each: usize) -> Self {
+        Self {
+            most_each,
+            each: HashMap::new(),
+        }
+    }
+
+    /// Whether a principal may hold so many bytes more. One that holds nothing always may.
+    pub(super) fn has_room(&self, principal: &Principal, length: usize) -> bool {
+        let held = self.each.get(principal);
+        held.is_none_or(|held| length <= self.most_each.saturating_sub(*held))
+    }
+
+    pub(super) fn add(&mut self, principal: &Principal, length: usize) {
+        *self.each.entry(principal.clone()).or_default() += length;
+    }
+
+    pub(super) fn remove(&mut self, principal: &Principal, length: usize) {
+        if let Some(held) = self.each.get_mut(principal) {
+            *held -= length;
+            if *held == 0 {
+                self.each.remove(principal);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,5 +154,21 @@ mod tests {
         }
         // A principal that is alone gets everything.
         assert_eq!(Quota::new(5, None).take(&ada, 5), Ok(()));
+    }
+
+    const MOST: usize = 1000;
+
+    #[test]
+    fn each_principal_has_a_part_of_its_own_and_nothing_is_left_over() {
+        let (ada, bob) = (Principal::User(1), Principal::User(2));
+        let mut held = BytesOfEach::new(MOST);
+        assert!(held.has_room(&ada, 10 * MOST), "one message fits");
+        held.add(&ada, MOST);
+        assert!(!held.has_room(&ada, 1) && held.has_room(&bob, 1));
+        held.add(&ada, 5);
+        held.remove(&ada, MOST);
+        assert!(held.has_room(&ada, MOST - 5) && !held.has_room(&ada, MOST - 4));
+        held.remove(&ada, 5);
+        assert!(held.each.is_empty());
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::record::record;
 use crate::service::json::{Skimmer, quote, unescape};
-use crate::service::jsonrpc::{Envelope, SUBSCRIPTION, insert_member, member, splice, without};
+use crate::service::jsonrpc::{Envelope, SUBSCRIPTION, member, splice, with_params_meta, without};
 
 /// The maximum number of a resource's parents that are looked up among the subscriptions, and the maximum length of each.
 const MAX_PARENTS: usize = 64;
@@ -132,7 +132,7 @@ pub(crate) fn with_parents(uri: &str) -> impl Iterator<Item = &str> {
 
 /// A notification with the id of a subscription in `params._meta`.
 pub(crate) fn with_subscription(envelope: &Envelope<'_>, id: &str) -> String {
-    with_meta(envelope, &format!(r#""{SUBSCRIPTION}":{id}"#))
+    with_params_meta(envelope, &format!(r#""{SUBSCRIPTION}":{id}"#))
 }
 
 /// A notification without the id of a subscription.
@@ -144,26 +144,6 @@ pub(crate) fn without_subscription(envelope: &Envelope<'_>) -> String {
             splice(text, &mut [(meta.clone(), &kept)]).concat()
         }
         _ => text.to_owned(),
-    }
-}
-
-/// A request or a notification with more members in `params._meta`.
-pub(crate) fn with_meta(envelope: &Envelope<'_>, members: &str) -> String {
-    let text = envelope.text;
-    match (&envelope.meta, &envelope.body) {
-        (Some(meta), _) if text[meta.clone()].starts_with('{') => {
-            insert_member(text, meta, members)
-        }
-        (_, Some(params)) => insert_member(text, params, &format!(r#""_meta":{{{members}}}"#)),
-        (_, None) => {
-            let whole = 0..text.trim_end().len();
-            let start = text.len() - text.trim_start().len();
-            insert_member(
-                text,
-                &(start..whole.end),
-                &format!(r#""params":{{"_meta":{{{members}}}}}"#),
-            )
-        }
     }
 }
 

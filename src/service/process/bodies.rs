@@ -6,12 +6,13 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use rustix::process::Signal;
 
+use super::accounts::find_account_within;
 use super::compat::Compat;
 use super::fields::{BodyFields, FieldType, Schema, bad_request};
 use super::program::MARK;
 use super::screen::{InvalidKey, KeyModes, key_bytes, paste_bytes};
+use crate::Rejection;
 use crate::sys::{Account, TerminalSize};
-use crate::{Rejection, StatusCode};
 
 /// The default limit of `exec` for each output stream of a program is this part of the limit for all calls together, so
 /// that one call does not use it up.
@@ -228,9 +229,6 @@ fn read_run(fields: &BodyFields<'_>, compat: Compat) -> Result<RunRequest, Rejec
     })
 }
 
-/// How long the loop waits for the user database. One that takes longer, such as a server on the network, answers the next call.
-const MAX_LOOKUP: Duration = Duration::from_millis(20);
-
 /// The account to run the program as; `None` for the server's own.
 fn account(fields: &BodyFields<'_>) -> Result<Option<Account>, Rejection> {
     let user = fields.text("as_user").filter(|user| !user.is_empty());
@@ -244,8 +242,7 @@ fn account(fields: &BodyFields<'_>) -> Result<Option<Account>, Rejection> {
             ));
         }
     };
-    let found = Account::find_within(wanted, MAX_LOOKUP);
-    usable_account(wanted, found)
+    find_account_within(wanted)
 }
 
 /// The maximum length of typed or pasted text in bytes, and the maximum number of keys.
@@ -280,36 +277,6 @@ pub(crate) fn read_input(body: &[u8], modes: KeyModes) -> Result<Vec<u8>, Reject
         bytes.extend(paste_bytes(paste, modes));
     }
     Ok(bytes)
-}
-
-/// Finds an account by name or number, and blocks until the user database answers. Returns `None` if the server already runs as
-/// it.
-pub(crate) fn find_account(wanted: &str) -> Result<Option<Account>, Rejection> {
-    usable_account(wanted, Account::look_up(wanted))
-}
-
-/// The account that was found, if a program can run as it.
-fn usable_account(
-    wanted: &str,
-    found: std::io::Result<Option<Account>>,
-) -> Result<Option<Account>, Rejection> {
-    let account = found.map_err(|error| {
-        let why = format!("looking up user {wanted:?} failed: {error}");
-        match error.kind() {
-            std::io::ErrorKind::InvalidInput => bad_request(why),
-            // The answer is there when the caller tries again.
-            std::io::ErrorKind::TimedOut => Rejection::unavailable(why),
-            _ => Rejection::new(StatusCode::INTERNAL, why),
-        }
-    })?;
-    let account = account.ok_or_else(|| bad_request(format!("there is no user {wanted:?}")))?;
-    if account.is_ours(wanted) {
-        Ok(None)
-    } else if Account::may_change() {
-        Ok(Some(account))
-    } else {
-        Err(bad_request("only root can run programs as another user"))
-    }
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use uuid::Uuid;
 
-use super::collected::{CollectedOutput, Exceeded, ExecBudget};
 use super::compat::Compat;
 use super::event_stream::Details;
+use super::exec_output::{CollectedOutput, Exceeded, ExecBudget};
 use super::fields::bad_request;
 use super::programs::Programs;
 use super::responses::{answer_executed, execution};

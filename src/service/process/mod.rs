@@ -11,14 +11,15 @@
 //! [`Control`] and [`AttachEvent`] are the text messages between an attached client and the server; see [`messages`].
 //! Clients that know other messages select another `Dialect`.
 
+mod accounts;
 pub(crate) mod attach;
 pub(crate) mod bodies;
 pub(crate) mod calls;
-mod collected;
 pub(crate) mod compat;
 pub(crate) mod dialect;
 pub(crate) mod event_stream;
 mod exec;
+mod exec_output;
 pub(crate) mod exit;
 mod fields;
 pub mod messages;

@@ -7,8 +7,8 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use super::calls::SpecFormat;
-use super::collected::CollectedOutput;
 use super::event_stream::Details;
+use super::exec_output::CollectedOutput;
 use super::fields::bad_request;
 use super::program::Program;
 use crate::service::Endpoint;

@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::attach::{Attachments, ReaderOutput};
-use super::collected::CollectedOutput;
 use super::dialect::Dialect;
 use super::event_stream::{exit_event, gap_event, output_event};
+use super::exec_output::CollectedOutput;
 use super::exit::ProgramExit;
 use super::messages::AttachEvent;
 use super::scrollback::OutputStream;

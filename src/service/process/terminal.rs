@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::LINGER;
+use super::accounts::find_account;
 use super::attach::{Attachments, Replay, Role, Sharing};
-use super::bodies::find_account;
 use super::dialect::Dialect;
 use super::fields::bad_request;
 use super::program::{Launch, MARK, PassEnv};

@@ -14,7 +14,6 @@ use serde_json::Value;
 use self::files::{Directory, Lines};
 pub(super) use self::terminals::Shown;
 use self::terminals::{Terminals, number_of, text_of};
-use super::initialize::ClientToolSet;
 use super::router::{ServedError, ServedRequest, SessionKey};
 use crate::log_event::{log_event, word};
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
@@ -116,15 +115,6 @@ impl ClientTools {
         let terminals = fields.take("terminals", from)?;
         let loaded = self.terminals.load(ctx, terminals, from);
         loaded.map_err(|error| error.inside("terminals"))
-    }
-
-    /// What the server offers with these settings.
-    pub(super) fn offered(has_files: bool, has_terminals: bool) -> ClientToolSet {
-        ClientToolSet {
-            read_files: has_files,
-            write_files: has_files,
-            terminals: has_terminals,
-        }
     }
 
     /// Opens the directory. Returns why it cannot be used.

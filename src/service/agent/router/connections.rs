@@ -6,10 +6,10 @@
 
 use super::Router;
 use super::batches::BatchSender;
-use super::limits::MAX_ORPHANED;
 use super::output::RouterOutput;
 use super::requests::{AbandonedRequest, RequestClass};
 use super::session_key::SessionKey;
+use super::settings::MAX_ORPHANED;
 use super::updates::cancel_session;
 use crate::service::agent::response::client_gone;
 use crate::service::json::quote;
@@ -24,7 +24,7 @@ impl Router {
         principal: Principal,
         is_sole: bool,
     ) {
-        let has_handshake = self.exchange.limits.protocol.has_handshake();
+        let has_handshake = self.exchange.settings.protocol.has_handshake();
         let state = self.exchange.clients.add(client, principal, is_sole);
         state.initialized = !has_handshake;
         state.process = (!has_handshake).then_some(0);
@@ -148,12 +148,12 @@ impl Router {
         for process in self.exchange.processes.indices() {
             self.time_out_initialize(now, process, output);
         }
-        if let Some(grace) = self.exchange.limits.grace {
+        if let Some(grace) = self.exchange.settings.grace {
             self.sessions
                 .end_gone(&mut self.exchange, |since| since + grace <= now);
         }
         self.exchange.stop_unused(&self.sessions);
-        let gone = self.sessions.first_gone().zip(self.exchange.limits.grace);
+        let gone = self.sessions.first_gone().zip(self.exchange.settings.grace);
         let deadlines = [
             self.exchange.requests.of_clients.deadline(),
             self.exchange.requests.of_agent.deadline(),
@@ -203,7 +203,7 @@ impl Router {
         let why = Some("the client has not answered in time");
         let failed = error(&request.ids.id, code::TIMED_OUT, "Timed out", why);
         output.to_agent(request.process, &[&failed]);
-        if self.exchange.limits.protocol.cancels_late_requests() {
+        if self.exchange.settings.protocol.cancels_late_requests() {
             request.revoke(upstream_id, None, output);
         }
     }

@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use super::clients::{ClientState, Clients, remove};
 use super::counters::RouterCounters;
-use super::limits::RouterLimits;
 use super::output::RouterOutput;
 use super::processes::{Process, Processes};
 use super::requests::{ClientCall, ClientRequest, RequestClass, Requests, cancelled_id};
 use super::session_key::SessionKey;
+use super::settings::RouterSettings;
 use crate::ClientId;
 use crate::record::state;
 use crate::service::agent::Approvals;
@@ -25,7 +25,7 @@ const SESSION_ENDED: &str = "_outrigger/session_ended";
 /// The clients, the agent processes, and the requests between them.
 #[derive(Debug)]
 pub(super) struct Exchange {
-    pub(super) limits: RouterLimits,
+    pub(super) settings: RouterSettings,
     /// The methods in whose messages session ids mean nothing.
     pub(super) free_methods: Vec<String>,
     pub(super) clients: Clients,
@@ -35,7 +35,7 @@ pub(super) struct Exchange {
 }
 
 state!(Exchange {
-    keep limits,
+    keep settings,
     keep free_methods,
     clients,
     into requests,
@@ -44,12 +44,12 @@ state!(Exchange {
 });
 
 impl Exchange {
-    pub(super) fn new(limits: RouterLimits) -> Self {
+    pub(super) fn new(settings: RouterSettings) -> Self {
         Self {
-            limits,
+            settings,
             free_methods: Vec::new(),
             clients: Clients::default(),
-            requests: Requests::new(&limits),
+            requests: Requests::new(&settings),
             processes: Processes::default(),
             counters: RouterCounters::default(),
         }
@@ -58,7 +58,7 @@ impl Exchange {
     /// Moves a running turn to another client. If that client has too many requests, the turn continues without a client.
     pub(super) fn adopt(&mut self, client: ClientId, request: ClientRequest) {
         let state = self.clients.get(client);
-        if state.is_some_and(|state| state.client_requests.len() < self.limits.client_requests) {
+        if state.is_some_and(|state| state.client_requests.len() < self.settings.client_requests) {
             let call = ClientCall {
                 client,
                 ..request.call
@@ -76,7 +76,7 @@ impl Exchange {
 
     /// Where messages of a method, and responses to its requests, have session ids.
     pub(super) fn places_of(&self, method: &str) -> Places {
-        if !self.limits.protocol.has_sessions() {
+        if !self.settings.protocol.has_sessions() {
             Places::Nowhere
         } else if kind_of_method(method).is_some() {
             Places::Schema
@@ -96,7 +96,7 @@ impl Exchange {
     /// Whether a process and its clients may send batches.
     pub(super) fn has_batches(&self, process: usize) -> bool {
         let version = self.processes.version(process);
-        self.limits.protocol.has_batches(version)
+        self.settings.protocol.has_batches(version)
     }
 
     /// Drops early messages of a process, and answers its early requests, if no pending request can create their session any
@@ -174,7 +174,7 @@ impl Exchange {
             MessageKind::Notification { method } => (method, None),
             MessageKind::Response { .. } => return Ok(None),
         };
-        if !self.limits.protocol.has_schema() {
+        if !self.settings.protocol.has_schema() {
             return Ok(None);
         }
         if let Some(why) = wrong_kind(method, id.is_some()) {
@@ -196,7 +196,7 @@ impl Exchange {
         let MessageKind::Request { method, .. } = &envelope.kind else {
             return false;
         };
-        self.limits.protocol.has_sessions() && RequestClass::of(method) == RequestClass::Prompt
+        self.settings.protocol.has_sessions() && RequestClass::of(method) == RequestClass::Prompt
     }
 
     /// Whether the agent does not have `session/resume`.
@@ -212,7 +212,7 @@ impl Exchange {
         raw_id: &str,
     ) -> Option<Result<usize, String>> {
         let state = self.clients.get(client)?;
-        if state.client_requests.len() >= self.limits.client_requests {
+        if state.client_requests.len() >= self.settings.client_requests {
             let why = Some("too many requests are waiting");
             let refused = error(raw_id, code::TOO_MANY, "Too many requests", why);
             return Some(Err(refused));
@@ -247,10 +247,10 @@ impl Exchange {
         let client = client?;
         let state = self.clients.get(client)?;
         let missing = || state.capabilities.missing_for(method, request);
-        let has_handshake = self.limits.protocol.has_handshake();
+        let has_handshake = self.settings.protocol.has_handshake();
         Some(if let Some(why) = has_handshake.then(missing).flatten() {
             Err((code::NO_METHOD, "Method not found", why))
-        } else if state.agent_requests.len() >= self.limits.agent_requests {
+        } else if state.agent_requests.len() >= self.settings.agent_requests {
             let why = "too many requests wait for the client's answer";
             Err((code::TOO_MANY, "Too many requests", why))
         } else {
@@ -272,7 +272,7 @@ impl Exchange {
         let clients = self.clients.iter();
         let mut clients = clients.filter(|(client, state)| serves(*client, state));
         let sole = self.sole_client(process, output, |_| true);
-        let sole = sole.filter(|_| self.limits.protocol.notifies_sole_client());
+        let sole = sole.filter(|_| self.settings.protocol.notifies_sole_client());
         let receivers = match (sole, clients.next(), clients.next()) {
             (Some(client), ..) => vec![client],
             (None, Some((client, _)), None) => vec![client],
@@ -326,7 +326,7 @@ impl Exchange {
             return self.counters.dropped += 1;
         };
         let (client, upstream_id) = (request.call.client, request.upstream_id);
-        request.restore(envelope, range, |parts| output.to_client(client, parts));
+        request.with_sender_ids(envelope, range, |parts| output.to_client(client, parts));
         // A cancelled request gets no response.
         self.requests.forget(&mut self.clients, upstream_id);
     }
@@ -353,7 +353,7 @@ impl Exchange {
             let parts = [&text[..range.start], &id, &text[range.end..]];
             output.to_client(*client, &parts);
         }
-        if self.limits.protocol.cancels_without_response(method) {
+        if self.settings.protocol.cancels_without_response(method) {
             self.requests
                 .forget_of_agent(&mut self.clients, upstream_id);
         }
@@ -425,7 +425,7 @@ impl Exchange {
     /// Whether a client may answer permission requests in sessions that it observes.
     pub(super) fn may_approve(&self, client: ClientId, output: &impl RouterOutput) -> bool {
         let is_observer = !output.has_watch_scope(client) && !self.clients.is_viewer(client);
-        self.limits.approvals == Approvals::Any
+        self.settings.approvals == Approvals::Any
             && (is_observer || self.clients.is_answering_viewer(client))
     }
 
@@ -452,13 +452,13 @@ impl Exchange {
                 (Some(state), _)
                     if is_served
                         && !state.tools.is_empty()
-                        && state.agent_requests.len() < self.limits.agent_requests =>
+                        && state.agent_requests.len() < self.settings.agent_requests =>
                 {
                     state.agent_requests.push(id);
                     request.client = new;
                 }
                 (Some(state), Some(text))
-                    if state.agent_requests.len() < self.limits.agent_requests =>
+                    if state.agent_requests.len() < self.settings.agent_requests =>
                 {
                     state.agent_requests.push(id);
                     request.client = new;

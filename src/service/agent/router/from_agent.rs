@@ -7,13 +7,13 @@ use super::Router;
 use super::batches::BatchSender;
 use super::exchange::Exchange;
 use super::history::Entry;
-use super::limits::{MAX_KEPT_REQUEST, MAX_SESSION_ID};
 use super::output::RouterOutput;
 use super::requests::{
     AbandonedRequest, AgentRequest, ClientRequest, RequestClass, is_cancellation,
 };
 use super::session_key::SessionKey;
 use super::sessions::{NewTokens, Receiver, Session};
+use super::settings::{MAX_KEPT_REQUEST, MAX_SESSION_ID};
 use super::updates::turn_ended;
 use crate::service::agent::named::{Named, TooMany};
 use crate::service::agent::response::{client_gone, with_meta};
@@ -76,7 +76,7 @@ impl Router {
         text: &str,
         output: &mut impl RouterOutput,
     ) {
-        if self.exchange.limits.request_timeout.is_some()
+        if self.exchange.settings.request_timeout.is_some()
             && let Some(process) = self.exchange.processes.get_mut(process)
             && std::mem::take(&mut process.is_silent)
         {
@@ -326,25 +326,8 @@ impl Router {
             let with_token = with_meta(envelope, &token);
             output.to_client(client, &[&with_id(&with_token, &ids.id)]);
         } else {
-            request.restore(envelope, id, |parts| output.to_client(client, parts));
+            request.with_sender_ids(envelope, id, |parts| output.to_client(client, parts));
         }
-    }
-
-    /// Removes a request that is answered, or that gets no response any more.
-    pub(super) fn finish_client_request(
-        &mut self,
-        now: Time,
-        upstream_id: u64,
-    ) -> Option<ClientRequest> {
-        let request = self
-            .exchange
-            .requests
-            .forget(&mut self.exchange.clients, upstream_id)?;
-        self.exchange
-            .counters
-            .answers
-            .observe(now.since(request.call.since));
-        Some(request)
     }
 
     /// Whether a process may use this id for the session that it has created: the id is free in the process, and the client uses
@@ -401,7 +384,7 @@ impl Router {
         let watched = asked.session.clone().filter(is_observed);
         let ids = self
             .exchange
-            .limits
+            .settings
             .protocol
             .sender_ids(envelope, id.clone());
         let state = self.exchange.clients.get(client);
@@ -600,7 +583,7 @@ impl Router {
             Receiver::Crossing => return self.exchange.counters.drop_crossing(method),
         }
         let requests = &self.exchange.requests.of_clients;
-        let reference = if self.exchange.limits.protocol.has_progress_tokens() {
+        let reference = if self.exchange.settings.protocol.has_progress_tokens() {
             requests.reference(process, method, envelope)
         } else {
             // A number in `requestId` may be the agent's own, so it does not count as a stale reference.

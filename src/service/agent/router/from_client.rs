@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use super::Router;
 use super::batches::BatchSender;
-use super::limits::MAX_INITIALIZE;
 use super::observers::{is_for_watch_scope, watch_only};
 use super::output::RouterOutput;
 use super::requests::{ClientCall, ClientRequest, RequestClass, is_cancellation};
 use super::session_key::SessionKey;
 use super::sessions::{Session, SessionError};
+use super::settings::MAX_INITIALIZE;
 use crate::service::agent::BINARY;
 use crate::service::jsonrpc::{
     Envelope, EnvelopeError, IdRanges, MAX_ID, MessageKind, PROGRESS, TOO_LONG, assigned, code,
@@ -126,7 +126,7 @@ impl Router {
         };
         match &envelope.kind {
             MessageKind::Request { method, id }
-                if method == "initialize" && self.exchange.limits.protocol.has_handshake() =>
+                if method == "initialize" && self.exchange.settings.protocol.has_handshake() =>
             {
                 let id = &envelope.text[id.clone()];
                 self.initialize_from_client(now, client, &envelope, id, output);
@@ -251,7 +251,7 @@ impl Router {
         output: &mut impl RouterOutput,
     ) -> bool {
         if let MessageKind::Request { method, id } = &envelope.kind {
-            if self.exchange.limits.protocol.has_sessions() && is_for_watch_scope(method) {
+            if self.exchange.settings.protocol.has_sessions() && is_for_watch_scope(method) {
                 return true;
             }
             output.to_client(client, &[&watch_only(&envelope.text[id.clone()])]);
@@ -274,7 +274,7 @@ impl Router {
             let refused = error(raw_id, code::STOPPING, "Server shutting down", None);
             return output.to_client(client, &[&refused]);
         }
-        if self.exchange.limits.protocol.has_sessions()
+        if self.exchange.settings.protocol.has_sessions()
             && (self.observe_request(client, envelope, method, raw_id, output)
                 || self.list_request(client, envelope, method, raw_id, output))
         {
@@ -332,7 +332,7 @@ impl Router {
         }
         let cancelled = cancelled.map(|(range, cancelled)| (range, cancelled.to_string()));
         let cancelled = cancelled.as_ref().map(|(range, id)| (range.clone(), &**id));
-        ids.replace(envelope.text, upstream_id, cancelled, |parts| {
+        ids.with_upstream_id(envelope.text, upstream_id, cancelled, |parts| {
             output.to_agent(process, parts);
         });
     }
@@ -353,7 +353,7 @@ impl Router {
         });
         Ok((
             cancelled.transpose()?,
-            self.exchange.limits.protocol.id_ranges(envelope, id)?,
+            self.exchange.settings.protocol.id_ranges(envelope, id)?,
         ))
     }
 
@@ -382,7 +382,7 @@ impl Router {
         method: &str,
         output: &impl RouterOutput,
     ) -> Result<Admitted, SessionError> {
-        if !self.exchange.limits.protocol.has_sessions() {
+        if !self.exchange.settings.protocol.has_sessions() {
             let class = match method {
                 "subscriptions/listen" => RequestClass::Listen,
                 _ => RequestClass::Other,
@@ -460,7 +460,7 @@ impl Router {
         self.exchange.counters.notifications += 1;
         let text = envelope.text;
         if method == PROGRESS
-            && self.exchange.limits.protocol.has_progress_tokens()
+            && self.exchange.settings.protocol.has_progress_tokens()
             && !self
                 .exchange
                 .requests
@@ -491,7 +491,7 @@ impl Router {
                 output.to_agent(process, &[&text[..range.start], &id, &text[range.end..]]);
                 if self
                     .exchange
-                    .limits
+                    .settings
                     .protocol
                     .cancels_without_response(method)
                 {

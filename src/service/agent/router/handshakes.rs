@@ -51,7 +51,7 @@ impl Router {
         let state = self.exchange.clients.get(client)?;
         let (before, principal) = (state.process, state.principal.clone());
         // If there is one process for all, they are of one kind.
-        let kind = match self.exchange.limits.is_one_process {
+        let kind = match self.exchange.settings.is_one_process {
             true => "all".into(),
             false => kind_of(envelope),
         };
@@ -89,7 +89,7 @@ impl Router {
             return output.to_client(client, &[&refused.response(id)]);
         }
         self.exchange.counters.initializes += 1;
-        let announced = with_client_tools(envelope, self.exchange.limits.tools);
+        let announced = with_client_tools(envelope, self.exchange.settings.tools);
         let parsed = announced.as_ref().map(|(text, _)| Envelope::parse(text));
         let (envelope, tools) = match (&parsed, &announced) {
             (Some(Ok(with_tools)), Some((_, tools))) => (with_tools, *tools),
@@ -120,9 +120,9 @@ impl Router {
         output: &mut impl RouterOutput,
     ) {
         let upstream_id = self.exchange.requests.next_id();
-        let deadline = self.exchange.limits.initialize_timeout;
+        let deadline = self.exchange.settings.initialize_timeout;
         let deadline = deadline.map(|limit| now + limit);
-        let serves_all = self.exchange.limits.is_one_process;
+        let serves_all = self.exchange.settings.is_one_process;
         let Some(process) = self.exchange.processes.get_mut(index) else {
             return;
         };
@@ -180,7 +180,7 @@ impl Router {
         let id = self.exchange.requests.next_id();
         let deadline = self
             .exchange
-            .limits
+            .settings
             .initialize_timeout
             .map(|limit| now + limit);
         let Some(state) = self.exchange.processes.get_mut(process) else {
@@ -347,7 +347,7 @@ impl Exchange {
         if let Some(directory) = &facts.directory {
             added.push_str(&format!(r#","directory":{}"#, quote(directory)));
         }
-        if self.limits.approvals == Approvals::Any {
+        if self.settings.approvals == Approvals::Any {
             added.push_str(r#","approvals":"any""#);
         }
         let tools = self.clients.get(client).map(|state| state.tools);

@@ -10,6 +10,15 @@
 //! * A request is passed on under an upstream id, which is never reused. Its response goes back under the id that the
 //!   sender wrote, byte for byte. In protocols other than ACP, the same is true of the request's progress token.
 //!
+//! The way of a message from a client, and of one from the agent:
+//!
+//! ```text
+//! Routes::message -> Agent::message -> Router::handle_client_message -> Requests::record -> RouterOutput::to_agent
+//!     -> AgentProcess::send_lines -> the queue of the pipe, which is written when the loop calls Service::ready
+//! Agent::ready -> AgentProcess -> Router::handle_agent_message -> response_from_agent -> pass_answer -> RouterOutput::to_client
+//!     -> Durable::send -> Context::send
+//! ```
+//!
 //! `handle_*` methods take input. `drain`, `give_up` and `take_*` also change the router. The other methods are getters.
 
 mod approvals;
@@ -23,22 +32,23 @@ mod from_agent;
 mod from_client;
 mod handshakes;
 mod history;
-mod limits;
 mod listing;
 mod mode;
 mod observers;
 mod output;
 mod placement;
+mod process_ends;
 mod processes;
+mod request_ends;
 mod requests;
 mod served;
 mod session_key;
 mod sessions;
+mod settings;
 mod updates;
 
 use exchange::Exchange;
 use history::{MAX_ALL, MAX_SHARE};
-use requests::RequestClass;
 use sessions::{SessionFigures, Sessions};
 
 use crate::ClientId;
@@ -47,11 +57,11 @@ use crate::service::agent::Approvals;
 
 pub(crate) use self::batches::{BatchSender, Batches, Collected};
 pub(crate) use self::counters::RouterCounters;
-pub(crate) use self::limits::RouterLimits;
 pub(crate) use self::observers::Viewer;
 pub(crate) use self::output::{RouterOutput, ServedError, ServedRequest, ServerFacts};
 pub(crate) use self::processes::ProcessChange;
 pub(crate) use self::session_key::SessionKey;
+pub(crate) use self::settings::RouterSettings;
 
 /// What the router holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,10 +97,10 @@ state!(Router {
 });
 
 impl Router {
-    pub(crate) fn new(limits: RouterLimits) -> Self {
+    pub(crate) fn new(settings: RouterSettings) -> Self {
         Self {
-            exchange: Exchange::new(limits),
-            sessions: Sessions::new(&limits),
+            exchange: Exchange::new(settings),
+            sessions: Sessions::new(&settings),
             is_draining: false,
         }
     }
@@ -103,7 +113,7 @@ impl Router {
 
     /// Who may answer permission requests.
     pub(crate) fn approvals(&self) -> Approvals {
-        self.exchange.limits.approvals
+        self.exchange.settings.approvals
     }
 
     /// What the router holds.
@@ -172,64 +182,6 @@ impl Router {
         self.sessions.figures(&self.exchange.requests, most)
     }
 
-    /// Reports the state of the turns in a client's sessions. In version 2, the client is sent updates. Otherwise, returns the states by
-    /// session, as JSON.
-    pub(crate) fn report_turns(
-        &self,
-        client: ClientId,
-        output: &mut impl RouterOutput,
-    ) -> Option<Vec<(String, String)>> {
-        let state = self.exchange.clients.get(client)?;
-        let requests = &self.exchange.requests;
-        let is_asked = |session: &SessionKey| {
-            let mut asked = requests.of_agent.values();
-            asked.any(|request| {
-                request.permission
-                    && request.client == client
-                    && request.session.as_ref() == Some(session)
-            })
-        };
-        let sessions = state.sessions.iter().filter_map(|key| {
-            let session = self.sessions.get(key)?;
-            (session.controller() == Some(client)).then_some((key, session))
-        });
-        if state
-            .process
-            .is_some_and(|process| self.exchange.has_long_turns(process))
-        {
-            for (key, session) in sessions {
-                output.to_client(client, &[&session.activity.report(key, is_asked(key))]);
-            }
-            return None;
-        }
-        let turn = |key: &SessionKey| {
-            let ids = requests.ids_for(state, key);
-            let mut prompts = ids.into_iter().filter_map(|id| {
-                let request = requests.of_clients.get(id)?;
-                (request.call.class == RequestClass::Prompt).then_some(request)
-            });
-            match prompts.next() {
-                Some(prompt) => {
-                    let state = if is_asked(key) {
-                        "requires_action"
-                    } else {
-                        "running"
-                    };
-                    // A turn that another client began has no request of this client.
-                    let id = prompt.sender_ids.as_ref();
-                    let id = id.map(|ids| format!(r#","promptRequestId":{}"#, ids.id));
-                    format!(r#"{{"state":"{state}"{}}}"#, id.unwrap_or_default())
-                }
-                None => r#"{"state":"idle"}"#.to_owned(),
-            }
-        };
-        Some(
-            sessions
-                .map(|(key, _)| (key.to_string(), turn(key)))
-                .collect(),
-        )
-    }
-
     /// Limits the histories to a part of `memory`, the bytes that may be held for clients. Otherwise, they could keep new clients out.
     pub(crate) fn limit_histories(&mut self, memory: usize) {
         self.sessions.history.all = MAX_ALL.min(memory / MAX_SHARE);
@@ -245,8 +197,8 @@ impl Router {
 #[cfg(any(test, fuzzing))]
 impl Router {
     #[cfg(test)]
-    pub(crate) fn limits(&self) -> RouterLimits {
-        self.exchange.limits
+    pub(crate) fn limits(&self) -> RouterSettings {
+        self.exchange.settings
     }
 
     /// The bytes that are kept for pending requests.

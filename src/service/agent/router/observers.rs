@@ -162,7 +162,7 @@ impl Sessions {
             if bound.observers.len() >= MAX_OBSERVERS {
                 return Err(SessionError::Observers);
             }
-            if state.observed.len() >= exchange.limits.sessions {
+            if state.observed.len() >= exchange.settings.sessions {
                 return Err(SessionError::Full);
             }
         }

@@ -7,9 +7,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::clients::{ClientState, Clients, remove};
-use super::limits::RouterLimits;
 use super::output::RouterOutput;
 use super::session_key::SessionKey;
+use super::settings::RouterSettings;
 use super::updates::turn_ended;
 use crate::record::{record, record_names, state};
 use crate::service::agent::named::Places;
@@ -239,7 +239,7 @@ state!(Requests {
 });
 
 impl Requests {
-    pub(super) fn new(limits: &RouterLimits) -> Self {
+    pub(super) fn new(limits: &RouterSettings) -> Self {
         Self {
             of_clients: Pending::new(limits.request_timeout),
             of_agent: Pending::new(limits.answer_timeout),

@@ -23,7 +23,8 @@ use serde_json::{Value, json};
 
 use super::initialize::ClientToolSet;
 use super::router::{
-    BatchSender, Batches, ProcessChange, Router, RouterLimits, RouterOutput, ServedRequest, Viewer,
+    BatchSender, Batches, ProcessChange, Router, RouterOutput, RouterSettings, ServedRequest,
+    Viewer,
 };
 use super::{Approvals, UnknownSessions};
 use crate::service::agent::AgentProtocol;
@@ -136,7 +137,7 @@ fn client(number: u64) -> ClientId {
 
 impl Simulation {
     fn new() -> Self {
-        let limits = RouterLimits {
+        let limits = RouterSettings {
             client_requests: 16,
             sessions: 8,
             all_sessions: 20,
@@ -157,7 +158,7 @@ impl Simulation {
         Self::with_limits(limits)
     }
 
-    fn with_limits(limits: RouterLimits) -> Self {
+    fn with_limits(limits: RouterSettings) -> Self {
         Self {
             router: Router::new(limits),
             output: RecordedOutput::default(),

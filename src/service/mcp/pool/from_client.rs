@@ -87,7 +87,8 @@ impl Pool {
             Ok((slot, ids)) => {
                 let request = self.ids.next();
                 let caller = reply.caller;
-                let text = ids.replace(envelope.text, request, None, |parts| parts.concat());
+                let text =
+                    ids.with_upstream_id(envelope.text, request, None, |parts| parts.concat());
                 self.last_used = ctx.now();
                 let is_running = self.slots[slot].program.is_running();
                 let is_held = self.support == Support::Unknown || !is_running;

@@ -146,7 +146,7 @@ impl Pool {
         request: PendingRequest,
     ) -> bool {
         let text = envelope.text;
-        let answer = request.restore(envelope, id.clone(), |parts| parts.concat());
+        let answer = request.with_sender_ids(envelope, id.clone(), |parts| parts.concat());
         match request.call {
             Purpose::Call {
                 reply,

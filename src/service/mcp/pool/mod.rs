@@ -16,7 +16,7 @@ use serde_json::Value;
 use self::from_client::States;
 use super::STATELESS;
 use super::headers::Tools;
-use super::held::Held;
+use super::held_requests::HeldRequests;
 use super::http_error::{HttpError, server_exited};
 use super::hub::Hub;
 use super::process::Process;
@@ -200,7 +200,7 @@ pub(super) struct Pool {
     in_hand: Option<usize>,
     unsent: Vec<String>,
     /// Requests that are held until the first process has reported what it supports, or until their own process runs.
-    held: Held,
+    held: HeldRequests,
     /// When the first process must have answered.
     probe_timer: Alarm,
     probe_timeout: Option<Duration>,
@@ -346,7 +346,7 @@ impl Pool {
             listing: None,
             in_hand: None,
             unsent: Vec::new(),
-            held: Held::default(),
+            held: HeldRequests::default(),
             probe_timer: Alarm::default(),
             probe_timeout: None,
             states: States::default(),

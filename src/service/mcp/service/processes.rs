@@ -179,7 +179,7 @@ impl Mcp {
         while let Some(output) = out.pop_front() {
             let (text, must) = match output {
                 Output::Process(text) => (text, true),
-                Output::Reply(text) => (text, false),
+                Output::AnswerToProcess(text) => (text, false),
                 Output::Session(id, incoming, text) => {
                     ended.extend(self.receive(ctx, id, &incoming, &text).then_some(id));
                     continue;

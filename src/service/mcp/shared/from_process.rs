@@ -67,7 +67,7 @@ impl Multiplexer {
             RecoveredId::Request(id) => {
                 let why = format!("the request {why}");
                 let failed = error(id, code::INVALID, "Invalid request", Some(&why));
-                out.push(Output::Reply(failed));
+                out.push(Output::AnswerToProcess(failed));
             }
             RecoveredId::Response(id) => {
                 let call = self.calls.of_process(PROCESS, id);
@@ -99,7 +99,7 @@ impl Multiplexer {
         out: &mut Vec<Output>,
     ) {
         let text = envelope.text;
-        let restored = call.restore(envelope, id.clone(), |parts| parts.concat());
+        let restored = call.with_sender_ids(envelope, id.clone(), |parts| parts.concat());
         match (call.call, call.sender_ids) {
             (Purpose::Begin, _) => {
                 let kept = result.and_then(|result| without_tasks(&text[result.clone()]));
@@ -152,7 +152,7 @@ impl Multiplexer {
         let own = &envelope.text[id.clone()];
         let refuse = |code, message, why| error(own, code, message, Some(why));
         if method == "ping" {
-            out.push(Output::Reply(answered(own, "{}")));
+            out.push(Output::AnswerToProcess(answered(own, "{}")));
             return Handled::Passed;
         }
         let receiver = self.receiver(reach);
@@ -179,12 +179,13 @@ impl Multiplexer {
                     call: Question,
                 };
                 self.questions.insert(upstream_id, question);
-                let text = ids.replace(envelope.text, upstream_id, None, |parts| parts.concat());
+                let text =
+                    ids.with_upstream_id(envelope.text, upstream_id, None, |parts| parts.concat());
                 out.push(Output::Session(session, Incoming::Request, text));
                 return Handled::Passed;
             }
         };
-        out.push(Output::Reply(refused));
+        out.push(Output::AnswerToProcess(refused));
         Handled::Refused
     }
 

@@ -40,7 +40,7 @@ impl Multiplexer {
                 };
                 let question = self.questions.remove(upstream_id);
                 let restored = question.and_then(|question| {
-                    question.restore(envelope, id.clone(), |parts| parts.concat())
+                    question.with_sender_ids(envelope, id.clone(), |parts| parts.concat())
                 });
                 out.extend(restored.map(Output::Process));
                 Handled::Passed
@@ -118,7 +118,7 @@ impl Multiplexer {
             _ => {}
         }
         let upstream_id = self.ids.next();
-        let sent = ids.replace(text, upstream_id, edit, |parts| parts.concat());
+        let sent = ids.with_upstream_id(text, upstream_id, edit, |parts| parts.concat());
         self.own_ids.insert((number, IdKey::of(own)), upstream_id);
         let call = Forwarded {
             process: PROCESS,

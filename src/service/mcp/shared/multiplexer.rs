@@ -23,7 +23,8 @@ use crate::service::jsonrpc::{
     Envelope, Forwarded, IdKey, Pending, RequestKind, UpstreamIds, cancellation, code, error,
     sole_member, success,
 };
-use crate::service::mcp::held::{Held, HeldBytes};
+use crate::service::mcp::held_requests::HeldRequests;
+use crate::service::mcp::quota::BytesOfEach;
 
 /// The process in the tables of requests: there is one.
 pub(super) const PROCESS: usize = 0;
@@ -49,7 +50,7 @@ pub(crate) enum Output {
     /// Send a line to the process. What is sent is bounded by what was accepted.
     Process(String),
     /// Send the process a response to its own request, unless the process does not read.
-    Reply(String),
+    AnswerToProcess(String),
     /// Pass a message on to a session. It has the ids of the session.
     Session(Uuid, Incoming<'static>, String),
     /// Pass a change on to these sessions.
@@ -64,7 +65,7 @@ impl Output {
         match self {
             Self::Session(..) => 1,
             Self::Change(sessions, _) => sessions.len(),
-            Self::Process(_) | Self::Reply(_) | Self::Refused => 0,
+            Self::Process(_) | Self::AnswerToProcess(_) | Self::Refused => 0,
         }
     }
 }
@@ -208,7 +209,7 @@ pub(crate) struct Multiplexer {
     /// The members that have subscribed to a resource.
     pub(super) subscribers: HashMap<Box<str>, HashSet<usize>>,
     /// What the subscriptions of each principal cost.
-    subscribed: HeldBytes,
+    subscribed: BytesOfEach,
     /// Requests from sessions and from Outrigger itself.
     pub(super) calls: Pending<Forwarded<Purpose>>,
     /// The upstream ids of the members' requests, by their own ids.
@@ -222,7 +223,7 @@ pub(crate) struct Multiplexer {
     /// The members that wait for this result, with the ids of their requests.
     pub(super) arrivals: Vec<(usize, Box<str>)>,
     /// The requests that wait until the process is ready.
-    pub(super) held: Held,
+    pub(super) held: HeldRequests,
     /// Whether a session has said that it is initialized, and whether the process knows.
     is_initialized: bool,
     is_told: bool,
@@ -261,7 +262,7 @@ impl Multiplexer {
             members: BTreeMap::new(),
             joined: 0,
             subscribers: HashMap::new(),
-            subscribed: HeldBytes::new(MAX_SUBSCRIPTIONS_EACH),
+            subscribed: BytesOfEach::new(MAX_SUBSCRIPTIONS_EACH),
             calls: Pending::new(None),
             own_ids: HashMap::new(),
             questions: Pending::new(None),
@@ -269,7 +270,7 @@ impl Multiplexer {
             phase: Phase::Stopped,
             result: None,
             arrivals: Vec::new(),
-            held: Held::default(),
+            held: HeldRequests::default(),
             is_initialized: false,
             is_told: false,
             level: None,
@@ -558,7 +559,7 @@ impl Multiplexer {
 
     /// Handles the end of the process, or its failure to begin. All requests fail, and `fails` writes the errors.
     pub(crate) fn end(&mut self, fails: impl Fn(&str) -> String, out: &mut Vec<Output>) {
-        self.held = Held::default();
+        self.held = HeldRequests::default();
         // Changes are not reported until another process runs, so listening members must subscribe again. They get this error
         // first. Otherwise, a subscription that is still being set up would take the errors below for refused resources.
         let members = self.members.iter();

@@ -20,12 +20,13 @@ use serde_json::Value;
 
 use super::STATELESS;
 use super::shared::Level;
-use super::subscription::{Filter, with_meta};
+use super::subscription::Filter;
 use super::to_older::{Questions, may_ask, questions_for, request as without_envelope};
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
 use crate::service::json::{quote, unescape};
 use crate::service::jsonrpc::{
-    Envelope, IdKey, MessageKind, code, error, insert_member, member, sole_member, success, with_id,
+    Envelope, IdKey, MessageKind, code, error, insert_member, member, sole_member, success,
+    with_id, with_params_meta,
 };
 
 /// The maximum number of bytes that are kept: requests that may have to be repeated, input, and subscriptions.
@@ -355,7 +356,7 @@ impl ToNewer {
         let members = format!("{}{}", self.envelope, level.unwrap_or_default());
         let bare = without_envelope(envelope);
         match Envelope::parse(&bare) {
-            Ok(bare) => with_meta(&bare, &members),
+            Ok(bare) => with_params_meta(&bare, &members),
             Err(_) => bare,
         }
     }

@@ -8,10 +8,10 @@ use super::{Session, SessionState, Sessions};
 use crate::service::agent::UnknownSessions;
 use crate::service::agent::named::{Named, Places};
 use crate::service::agent::router::exchange::Exchange;
-use crate::service::agent::router::limits::MAX_SESSION_ID;
 use crate::service::agent::router::output::RouterOutput;
 use crate::service::agent::router::requests::{AgentRequest, ClientRequest, RequestClass};
 use crate::service::agent::router::session_key::SessionKey;
+use crate::service::agent::router::settings::MAX_SESSION_ID;
 use crate::service::agent::schema::needs_session;
 use crate::service::json::{Skimmer, unescape};
 use crate::service::jsonrpc::{Envelope, code, error, is_spelling_of, member};
@@ -228,7 +228,7 @@ impl<'a> Access<'a> {
 
     /// Whether clients may load sessions that the router has never seen.
     pub(crate) fn may_load_unknown(self) -> bool {
-        let permitted = match self.exchange.limits.unknown_sessions {
+        let permitted = match self.exchange.settings.unknown_sessions {
             UnknownSessions::Auto => !self.exchange.clients.has_several_principals(),
             UnknownSessions::Allow => true,
             UnknownSessions::Deny => false,
@@ -476,7 +476,7 @@ impl Sessions {
         };
         let requests = exchange.requests.of_client(state);
         let creating = requests.filter(|request| request.call.class == RequestClass::Create);
-        state.sessions.len() + creating.count() >= exchange.limits.sessions
+        state.sessions.len() + creating.count() >= exchange.settings.sessions
     }
 
     /// Whether the table is full. Sessions that are being created count, because there must be room for them when the
@@ -485,7 +485,7 @@ impl Sessions {
         let processes = exchange.processes.iter();
         let abandoned = processes.map(|process| process.abandoned.len());
         let expected = exchange.requests.all_creating() + abandoned.sum::<usize>();
-        self.len() + expected >= exchange.limits.all_sessions
+        self.len() + expected >= exchange.settings.all_sessions
     }
 }
 

@@ -7,9 +7,9 @@ use crate::service::agent::router::clients::{ClientState, remove};
 use crate::service::agent::router::ended_sessions::SessionRecord;
 use crate::service::agent::router::exchange::Exchange;
 use crate::service::agent::router::history::History;
-use crate::service::agent::router::limits::MAX_SESSION_ID;
 use crate::service::agent::router::output::RouterOutput;
 use crate::service::agent::router::session_key::SessionKey;
+use crate::service::agent::router::settings::MAX_SESSION_ID;
 use crate::service::jsonrpc::Envelope;
 use crate::{ClientId, Principal};
 

@@ -47,11 +47,11 @@ use std::sync::Arc;
 use super::ended_sessions::{EndedSessions, SessionRecord};
 use super::exchange::Exchange;
 use super::history::{History, HistoryBudget, MAX_ALL};
-use super::limits::RouterLimits;
 use super::output::RouterOutput;
 use super::processes::{Processes, Run};
 use super::requests::{AbandonedRequest, Requests};
 use super::session_key::SessionKey;
+use super::settings::RouterSettings;
 use serde_json::Value;
 
 use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object, record};
@@ -279,7 +279,7 @@ impl State for Sessions {
 }
 
 impl Sessions {
-    pub(super) fn new(limits: &RouterLimits) -> Self {
+    pub(super) fn new(limits: &RouterSettings) -> Self {
         Self {
             table: IdMap::default(),
             keys: HashMap::new(),
@@ -655,7 +655,7 @@ impl Sessions {
     /// Begins the grace period of a session whose client left at `since`. Without one, the session ends at once, unless another
     /// client claims it.
     fn begin_grace(&mut self, exchange: &mut Exchange, since: Time, key: &SessionKey) {
-        if let Some(grace) = exchange.limits.grace {
+        if let Some(grace) = exchange.settings.grace {
             return exchange.requests.wakeup.set_by(Some(since + grace));
         }
         let session = self.get(key);

@@ -1,9 +1,9 @@
-//! The limits of the router.
+//! The settings of the router.
 
 use std::time::Duration;
 
 use crate::service::agent::initialize::ClientToolSet;
-use crate::service::agent::{AgentProtocol, Approvals, UnknownSessions};
+use crate::service::agent::{AgentConfig, AgentProtocol, Approvals, UnknownSessions};
 
 /// The maximum length of a client's first message in bytes. It is kept as long as the agent runs.
 pub(crate) const MAX_INITIALIZE: usize = 1 << 20;
@@ -14,9 +14,17 @@ pub(super) const MAX_KEPT_REQUEST: usize = 64 << 10;
 /// The maximum length of a session id in bytes, unescaped.
 pub(super) const MAX_SESSION_ID: usize = 1024;
 
-/// The limits on what one client may hold, and on the totals of all clients.
+/// The defaults of the limits.
+const MAX_CLIENT_REQUESTS: usize = 1024;
+const MAX_AGENT_REQUESTS: usize = 256;
+const MAX_SESSIONS: usize = 256;
+const MAX_ALL_SESSIONS: usize = 16_384;
+/// Once this limit is reached, unknown sessions can no longer be loaded, so it is high.
+const MAX_ENDED_SESSIONS: usize = 1_000_000;
+
+/// What one client may hold, the totals of all clients, and what depends on the configuration.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RouterLimits {
+pub(crate) struct RouterSettings {
     /// Requests of one client that the agent has not answered.
     pub(crate) client_requests: usize,
     /// Requests of the agent that one client has not answered.
@@ -49,4 +57,27 @@ pub(crate) struct RouterLimits {
     pub(crate) request_timeout: Option<Duration>,
     /// How long a client may take to answer the agent's request.
     pub(crate) answer_timeout: Option<Duration>,
+}
+
+impl RouterSettings {
+    pub(crate) fn of(config: &AgentConfig) -> Self {
+        Self {
+            client_requests: MAX_CLIENT_REQUESTS,
+            agent_requests: MAX_AGENT_REQUESTS,
+            sessions: MAX_SESSIONS,
+            all_sessions: MAX_ALL_SESSIONS,
+            ended_sessions: MAX_ENDED_SESSIONS,
+            protocol: config.protocol,
+            grace: config.grace,
+            approvals: config.approvals,
+            history: config.history,
+            unknown_sessions: config.unknown_sessions,
+            processes: config.max_agents.max(1),
+            tools: ClientToolSet::offered(config.client_files.is_some(), config.client_terminals),
+            is_one_process: config.one_process,
+            initialize_timeout: config.initialize_timeout,
+            request_timeout: config.request_timeout,
+            answer_timeout: config.answer_timeout,
+        }
+    }
 }
