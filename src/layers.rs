@@ -44,7 +44,13 @@ fn sources() -> Vec<(String, String, String)> {
         let is_test = |part| ["tests", "simulation", "pair", "memory_stream"].contains(&part);
         if rank(&layer).is_some() && !name.split('/').any(is_test) {
             let text = fs::read_to_string(&path).expect("a source file");
-            let (product, _) = text.split_once("#[cfg(test)]\nmod ").unwrap_or((&text, ""));
+            // The tests of a file stand at its end.
+            let tests = text.match_indices("#[cfg(test)]\nmod ");
+            let mut tests = tests.filter(|(at, _)| {
+                let lines = &mut text[*at..].lines().skip(1);
+                lines.next().is_some_and(|line| line.ends_with('{'))
+            });
+            let product = &text[..tests.next().map_or(text.len(), |(at, _)| at)];
             sources.push((layer, name, product.to_owned()));
         }
     }
@@ -91,7 +97,9 @@ fn expand(prefix: &[&str], tree: &str, paths: &mut Vec<Names>) {
     let (head, _) = head.split_once(" as ").unwrap_or((head, ""));
     let names = head.split("::").map(str::trim);
     let names = names.filter(|name| !name.is_empty());
-    let path: Vec<&str> = prefix.iter().copied().chain(names).collect();
+    let mut path: Vec<&str> = prefix.iter().copied().chain(names).collect();
+    // The module itself, in braces.
+    path.pop_if(|name| *name == "self" && !prefix.is_empty());
     if inside.is_empty() {
         return paths.push(path.into_iter().map(str::to_owned).collect());
     }
@@ -112,59 +120,93 @@ fn expand(prefix: &[&str], tree: &str, paths: &mut Vec<Names>) {
     }
 }
 
-/// The paths in a module's `use` declarations, from the root of the crate, and whether each is exported again. Inline paths are not
-/// found.
-fn imports(module: &[String], product: &str) -> Vec<(Names, bool)> {
+/// What a module imports.
+#[derive(Default)]
+struct Imports {
+    /// The paths from the root of the crate.
+    paths: Vec<Names>,
+    /// The paths of the items that it exports again, by their names.
+    exports: BTreeMap<String, Names>,
+}
+
+/// A path as a module writes it, from the root of the crate. `None` if it leads to another crate, or begins with an item of the module.
+fn absolute(
+    path: &[String],
+    module: &[String],
+    scope: &BTreeMap<String, Names>,
+    modules: &BTreeSet<Names>,
+) -> Option<Names> {
+    let ups = path.iter().take_while(|name| *name == "super").count();
+    let child = [module, &path[..1]].concat();
+    let (base, own) = match path[0].as_str() {
+        "crate" => (&[][..], &path[1..]),
+        "self" => (module, &path[1..]),
+        "super" => (&module[..module.len().saturating_sub(ups)], &path[ups..]),
+        _ if modules.contains(&child) => (module, path),
+        name => (&scope.get(name)?[..], &path[1..]),
+    };
+    Some([base, own].concat())
+}
+
+/// Reads the `use` declarations and the other paths of a module.
+fn read_imports(module: &[String], product: &str, modules: &BTreeSet<Names>) -> Imports {
     let lines = product.lines().map(str::trim);
     let code: Vec<&str> = lines.filter(|line| !line.starts_with("//")).collect();
-    let mut found = Vec::new();
+    let (mut imports, mut scope, mut rest) = (Imports::default(), BTreeMap::new(), String::new());
     for statement in code.join(" ").split(';') {
         let Some((before, tree)) = statement.rsplit_once("use ") else {
+            rest.push_str(statement);
             continue;
         };
+        rest.push_str(before);
+        let attributes = &before[before.rfind(['}', ';']).map_or(0, |at| at + 1)..];
+        if ["(test", "fuzzing", "doc"]
+            .iter()
+            .any(|part| attributes.contains(part))
+        {
+            continue;
+        }
+        let is_export = attributes.contains("pub");
         let mut paths = Vec::new();
         expand(&[], tree, &mut paths);
         for path in paths {
-            let ups = path.iter().take_while(|name| *name == "super").count();
-            let base = match path[0].as_str() {
-                "crate" => &[],
-                "super" => &module[..module.len().saturating_sub(ups)],
-                _ => module,
+            let Some(path) = absolute(&path, module, &scope, modules) else {
+                continue;
             };
-            let own = path
-                .iter()
-                .skip(ups.max(usize::from(["crate", "self"].contains(&path[0].as_str()))));
-            let is_exported =
-                before.trim_end().ends_with("pub") || before.trim_end().ends_with(')');
-            found.push((base.iter().chain(own).cloned().collect(), is_exported));
+            let name = path.last().cloned().unwrap_or_default();
+            scope.insert(name.clone(), path.clone());
+            match is_export {
+                true => drop(imports.exports.insert(name, path)),
+                false => imports.paths.push(path),
+            }
         }
     }
-    found
-}
-
-/// The imports of each module.
-type Imports = BTreeMap<Names, Vec<(Names, bool)>>;
-
-fn modules() -> Imports {
-    let modules = sources().into_iter().map(|(_, path, product)| {
-        let path = path.strip_suffix("/mod").unwrap_or(&path);
-        let module: Names = path.split('/').map(str::to_owned).collect();
-        let imports = imports(&module, &product);
-        (module, imports)
-    });
-    modules.collect()
+    let of_path = |char: char| char.is_alphanumeric() || "_:".contains(char);
+    for word in rest.split(|char| !of_path(char)) {
+        let names = word.split("::").filter(|name| !name.is_empty());
+        let path: Names = names.map(str::to_owned).collect();
+        match &path[..] {
+            [] => {}
+            // What it exports may be for itself, too.
+            [name] => imports.paths.extend(imports.exports.get(name).cloned()),
+            _ => imports
+                .paths
+                .extend(absolute(&path, module, &scope, modules)),
+        }
+    }
+    imports
 }
 
 /// The module that defines the item at a path. Follows items that are exported again.
-fn defining(modules: &Imports, path: &[String]) -> Option<Names> {
+fn defining(modules: &BTreeMap<Names, Imports>, path: &[String]) -> Option<Names> {
     let mut lengths = (1..=path.len()).rev();
     let length = lengths.find(|length| modules.contains_key(&path[..*length]))?;
     let (module, name) = (&path[..length], path.get(length)?);
-    let is_it = |exported: &Names| exported.last() == Some(name) && **exported != path[..=length];
-    let mut exports = modules[module].iter().filter(|(_, is_export)| *is_export);
-    match exports.find(|(exported, _)| is_it(exported)) {
-        Some((exported, _)) => defining(modules, &[exported, &path[length + 1..]].concat()),
-        None => Some(module.to_vec()),
+    match modules[module].exports.get(name) {
+        Some(exported) if **exported != path[..=length] => {
+            defining(modules, &[exported, &path[length + 1..]].concat())
+        }
+        _ => Some(module.to_vec()),
     }
 }
 
@@ -179,10 +221,21 @@ fn below<'a>(imported: &'a BTreeMap<Names, BTreeSet<Names>>, of: &'a Names) -> B
 
 #[test]
 fn few_files_import_each_other_in_a_circle() {
-    let modules = modules();
+    let sources = sources().into_iter().map(|(_, path, product)| {
+        let path = path.strip_suffix("/mod").unwrap_or(&path);
+        let module: Names = path.split('/').map(str::to_owned).collect();
+        (module, product)
+    });
+    let sources: BTreeMap<Names, String> = sources.collect();
+    let known: BTreeSet<Names> = sources.keys().cloned().collect();
+    let modules = sources.iter().map(|(module, product)| {
+        let imports = read_imports(module, product, &known);
+        (module.clone(), imports)
+    });
+    let modules: BTreeMap<Names, Imports> = modules.collect();
     let imported = modules.iter().map(|(module, imports)| {
-        let own = imports.iter().filter(|(_, is_export)| !is_export);
-        let defining = own.filter_map(|(path, _)| defining(&modules, path));
+        let paths = imports.paths.iter();
+        let defining = paths.filter_map(|path| defining(&modules, path));
         (
             module.clone(),
             defining.filter(|other| other != module).collect(),

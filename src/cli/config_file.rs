@@ -6,8 +6,8 @@ use std::path::Path;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::commands::{Command, ProgramArg, Serves};
-use super::flags::{Flag, Takes};
+use super::command::{Command, ProgramArg, Serves};
+use super::flag::{Flag, Takes};
 use super::settings::Settings;
 use super::suggestion::suggestion;
 use super::values::missing_feature;

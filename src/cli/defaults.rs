@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use rustix::process::geteuid;
 
 use super::announce::{is_unspecified, own_names};
-use super::commands::{Command, ProgramArg, demo_routes};
-use super::flags::Flag;
+use super::command::{Command, ProgramArg};
+use super::commands::demo_routes;
+use super::flag::Flag;
 #[cfg(feature = "mcp")]
 use super::mcp_servers;
 use super::settings::Settings;

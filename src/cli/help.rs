@@ -2,8 +2,8 @@
 
 use std::iter;
 
-use super::commands::{Command, Serves};
-use super::flags::{Flag, Group};
+use super::command::{Command, Serves};
+use super::flag::{Flag, Group};
 use super::output::Colors;
 use crate::demo::{EXAMPLES, Example};
 

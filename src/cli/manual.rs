@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::commands::{Command, Serves};
-use super::flags::{Flag, Takes};
+use super::command::{Command, Serves};
+use super::flag::{Flag, Takes};
 use super::help;
 use crate::demo::EXAMPLES;
 

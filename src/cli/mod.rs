@@ -3,15 +3,18 @@
 //! Commands are defined in `commands`, and flags in `flags`, each in one place: the parser, the help, the manual page, the
 //! completions of shells, the configuration file and the tests all read these tables.
 
+mod action;
 mod announce;
 #[cfg(feature = "client")]
 mod client;
 #[cfg(feature = "client")]
 mod client_flags;
+mod command;
 mod commands;
 mod completions;
 mod config_file;
 mod defaults;
+mod flag;
 mod flags;
 mod help;
 mod logging;
@@ -33,7 +36,7 @@ mod values;
 
 use std::process::ExitCode;
 
-use self::commands::Action;
+use self::action::Action;
 use self::outcome::{Outcome, fail};
 use self::output::print;
 use self::parser::parse;

@@ -4,9 +4,10 @@ use std::ffi::OsString;
 
 use lexopt::{Arg, Parser};
 
-use super::commands::{Action, Command, ProgramArg, Serves};
+use super::action::Action;
+use super::command::{Command, ProgramArg, Serves};
 use super::config_file::ConfigFile;
-use super::flags::{Flag, Takes};
+use super::flag::{Flag, Takes};
 use super::outcome::UsageError;
 use super::output::Colors;
 use super::settings::Settings;

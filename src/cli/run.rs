@@ -9,8 +9,9 @@ use std::time::Duration;
 use log::LevelFilter;
 use rustix::io::Errno;
 
+use super::action::Action;
 use super::announce::{Announcement, AnnouncementContent, reached_at};
-use super::commands::{Action, Command, ProgramArg, Serves, ServiceParams};
+use super::command::{Command, ProgramArg, Serves, ServiceParams};
 use super::logging::DefaultLevels;
 use super::outcome::{Failure, Outcome, fail, with_causes};
 use super::output::LineOutput;

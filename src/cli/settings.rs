@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 
 #[cfg(feature = "client")]
 use super::client_flags::ClientSettings;
-use super::commands::Command;
-use super::flags::Flag;
+use super::command::Command;
+use super::flag::Flag;
 use super::logging::LogFormat;
 use super::passed_on::PassedOn;
 use super::programs;

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::super::command::{Command, ProgramArg, Serves};
+use super::super::flag::{Flag, Takes, put, samples, turn_on};
 use super::super::flags::shared::{
     FRAMING, INITIALIZE_TIMEOUT, ON_FAILURE, REQUEST_TIMEOUT, RESTART_LIMIT,
 };
-use super::super::flags::{Flag, Takes, put, samples, turn_on};
 use super::super::settings::Settings;
 use super::super::values::{choice, duration, number, size};
-use super::{Command, ProgramArg, Serves};
 use crate::service::agent::{
     AcpResumable, AgentProtocol, Approvals, UnknownSessions, has_session_rules,
 };

@@ -6,14 +6,14 @@
 use std::time::Duration;
 
 use super::super::client::advise;
+use super::super::command::{Command, Serves};
+use super::super::flag::{Flag, Takes, put, samples};
 use super::super::flags::shared::FRAMING;
-use super::super::flags::{Flag, Takes, put, samples};
 use super::super::logging;
 use super::super::outcome::{Failure, Outcome, fail};
 use super::super::settings::Settings;
 use super::super::values::{duration, size};
 use super::listing;
-use super::{Command, Serves};
 use crate::service::attach::{Attach, AttachConfig, Ending};
 use crate::service::{
     Bridge, BridgeConfig, Framing, HttpBridge, HttpBridgeConfig, Problem, Routes,

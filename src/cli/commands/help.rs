@@ -1,12 +1,12 @@
 //! The commands that print what the program knows about itself: `outrigger help`, the manual page with `outrigger man`, and
 //! the completions of a shell with `outrigger completions`.
 
+use super::super::action::Action;
+use super::super::command::{Command, Serves};
 use super::super::completions::Shell;
 use super::super::output::Colors;
 use super::super::suggestion::suggestion;
 use super::super::{help, manual, parser};
-use super::Action;
-use super::{Command, Serves};
 use crate::demo::Example;
 
 pub(super) static HELP: Command = Command {

@@ -1,9 +1,9 @@
 //! `outrigger mcp`: a stdio MCP server behind Streamable HTTP and WebSocket.
 
+use super::super::command::{Command, ProgramArg, Serves};
+use super::super::flag::{Flag, Takes, put, samples};
 use super::super::flags::shared::{INITIALIZE_TIMEOUT, ON_FAILURE, REQUEST_TIMEOUT, RESTART_LIMIT};
-use super::super::flags::{Flag, Takes, put, samples};
 use super::super::values::{choice, duration, number, size};
-use super::{Command, ProgramArg, Serves};
 use crate::service::{Mcp, McpConfig, McpShare, McpStart};
 
 pub(crate) static MCP: Command = Command {

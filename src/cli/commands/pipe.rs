@@ -3,9 +3,9 @@
 //! With `outrigger pipe`, a message is a line of the program. With `outrigger app`, the program reads events and writes
 //! commands. `outrigger echo` needs no program: it sends every message back.
 
+use super::super::command::{Command, ProgramArg, Serves};
+use super::super::flag::{Flag, Takes, samples, turn_on};
 use super::super::flags::shared::{FRAMING, ON_FAILURE, RESTART_LIMIT};
-use super::super::flags::{Flag, Takes, samples, turn_on};
-use super::{Command, ProgramArg, Serves};
 use crate::service::{App, AppConfig, Echo, PipeConfig, PipePerClient, PipeShared};
 
 pub(super) static PIPE: Command = Command {

@@ -3,10 +3,10 @@
 //! `outrigger processes` is an HTTP API to start, watch and signal processes, and to attach to their terminals. With
 //! `outrigger terminal`, each client gets a program on a terminal of its own.
 
+use super::super::command::{Command, ProgramArg, Serves};
+use super::super::flag::{Flag, Takes, put, samples, turn_on};
 use super::super::flags::shared::{LINGER, PASS_ENV, RECORD, RECORD_INPUT, RECORD_LIMIT};
-use super::super::flags::{Flag, Takes, put, samples, turn_on};
 use super::super::values::{duration, number, size};
-use super::{Command, ProgramArg, Serves};
 use crate::service::{
     Compat, Processes, ProcessesConfig, SessionCommand, Terminal, TerminalConfig,
 };

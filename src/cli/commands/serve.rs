@@ -1,12 +1,12 @@
 //! The commands that serve several others behind one listener: `outrigger serve` takes them from a file, and `outrigger demo`
 //! serves most of them with their defaults and prints links to try.
 
-use super::super::flags::Flag;
+use super::super::command::{Command, Serves};
+use super::super::flag::Flag;
 #[cfg(feature = "mcp")]
-use super::super::flags::{Takes, put, samples};
+use super::super::flag::{Takes, put, samples};
 use super::super::programs;
 use super::super::settings::Settings;
-use super::{Command, Serves};
 
 pub(super) static SERVE: Command = Command {
     name: "serve",

@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, fchown, flock};
 use rustix::process::{Gid, Uid};
 
+use super::super::action::{Action, TokenCommand, TokenOperation};
+use super::super::command::{Command, Serves};
+use super::super::flag::{Flag, Takes};
 use super::super::flags::access::TOKEN_FILE;
-use super::super::flags::{Flag, Takes};
 use super::super::logging;
 use super::super::outcome::{Outcome, fail};
 use super::super::output::print;
 use super::super::settings::Settings;
 use super::super::suggestion::suggestion;
-use super::Action;
-use super::{Command, Serves};
 use crate::server::words;
 use crate::sys::random_uuid;
 use crate::{Credential, Scope, Secret, Token, Tokens};
@@ -87,29 +87,15 @@ const TOKEN_FLAGS: &[Flag] = &[
 /// The names of the operations.
 const OPERATIONS: [&str; 3] = ["add", "list", "revoke"];
 
-/// The arguments of `outrigger token`.
-#[derive(Debug)]
-pub(crate) struct TokenCommand {
-    operation: Operation,
-    file: PathBuf,
-}
-
-#[derive(Debug)]
-enum Operation {
-    Add(String, Scope),
-    List,
-    Revoke(String),
-}
-
 /// The action of a command line: its flags, and the words that are not flags.
 fn action(settings: Settings, words: &[String]) -> Result<Action, String> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let operation = match words.as_slice() {
         ["add", name] => {
-            Operation::Add((*name).to_owned(), settings.token_scope.unwrap_or_default())
+            TokenOperation::Add((*name).to_owned(), settings.token_scope.unwrap_or_default())
         }
-        ["list"] => Operation::List,
-        ["revoke", name] => Operation::Revoke((*name).to_owned()),
+        ["list"] => TokenOperation::List,
+        ["revoke", name] => TokenOperation::Revoke((*name).to_owned()),
         ["add" | "revoke"] => return Err("missing NAME".to_owned()),
         ["list", word, ..] => return Err(format!("unexpected argument '{word}'")),
         _ => {
@@ -118,7 +104,7 @@ fn action(settings: Settings, words: &[String]) -> Result<Action, String> {
             return Err(format!("expected 'add', 'list' or 'revoke'{hint}"));
         }
     };
-    if settings.token_scope.is_some() && !matches!(operation, Operation::Add(..)) {
+    if settings.token_scope.is_some() && !matches!(operation, TokenOperation::Add(..)) {
         return Err("--scope has no effect without 'add'".to_owned());
     }
     let file = settings.token_file.ok_or("missing --token-file FILE")?;
@@ -129,9 +115,9 @@ fn action(settings: Settings, words: &[String]) -> Result<Action, String> {
 pub(crate) fn run(command: &TokenCommand) -> Outcome {
     let file = &command.file;
     let done = match &command.operation {
-        Operation::Add(name, scope) => add(file, name, *scope),
-        Operation::List => list(file),
-        Operation::Revoke(name) => revoke(file, name),
+        TokenOperation::Add(name, scope) => add(file, name, *scope),
+        TokenOperation::List => list(file),
+        TokenOperation::Revoke(name) => revoke(file, name),
     };
     match done {
         Ok(()) => Outcome::Clean,

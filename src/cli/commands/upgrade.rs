@@ -1,9 +1,9 @@
 //! `outrigger upgrade`: makes a server replace itself by a newer version of its program.
 
+use super::super::command::{Command, Serves};
 use super::super::outcome::{Failure, Outcome, fail};
 use super::super::output::print;
 use super::super::settings::Settings;
-use super::{Command, Serves};
 use crate::service::Inquiry;
 
 pub(super) static UPGRADE: Command = Command {

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::super::commands::Command;
-use super::super::flags::{Completion, Flag, Takes};
+use super::super::command::Command;
+use super::super::flag::{Completion, Flag, Takes};
 use super::{Shared, about, commands, own_flags, takes_program};
 
 const BEGINNING: &str = r#"# fish completion for outrigger

@@ -4,8 +4,8 @@ mod bash;
 mod fish;
 mod zsh;
 
-use super::commands::{Command, ProgramArg};
-use super::flags::Flag;
+use super::command::{Command, ProgramArg};
+use super::flag::Flag;
 use crate::demo::EXAMPLES;
 
 /// A shell that can complete the command line.

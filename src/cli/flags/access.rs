@@ -2,7 +2,7 @@
 
 use crate::server::is_base_path;
 
-use super::{Flag, Takes, put, samples};
+use super::super::flag::{Flag, Takes, put, samples};
 
 pub(crate) const TOKEN_FILE: Flag = Flag {
     name: "token-file",

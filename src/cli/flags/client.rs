@@ -1,12 +1,12 @@
 //! The flags of every command that connects to a server.
 
+use super::super::flag::{Flag, Takes, put, samples};
 use super::super::values::duration;
 use super::access::TOKEN_FILE;
 #[cfg(feature = "deflate")]
 use super::limits::DEFLATE;
 use super::limits::{MAX_MESSAGE, NO_RESUME, PING_INTERVAL, PING_TIMEOUT};
 use super::shared::{LOG, LOG_FORMAT};
-use super::{Flag, Takes, put, samples};
 use crate::protocol::client::is_reserved;
 
 pub(super) const FLAGS: &[Flag] = &[

@@ -3,9 +3,9 @@
 
 use std::num::NonZeroU32;
 
+use super::super::flag::{Flag, Takes, put, samples};
 use super::super::settings::Settings;
 use super::super::values::{duration, number, size};
-use super::{Flag, Takes, put, samples};
 use crate::protocol::http::MAX_HEADERS;
 use crate::server::is_node_name;
 use crate::{Config, ResumeConfig};

@@ -1,7 +1,7 @@
 //! Flags for the addresses to listen on, for TLS, and for the file of `--announce`.
 
+use super::super::flag::{Flag, Takes, put, samples, turn_on};
 use super::super::values::{listen, loopback, number, port_range};
-use super::{Flag, Takes, put, samples, turn_on};
 use crate::Peers;
 
 /// Values of flags that take peers.

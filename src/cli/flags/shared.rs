@@ -1,7 +1,7 @@
 //! Flags that several commands have, and those of all servers for the configuration file and the log.
 
+use super::super::flag::{Flag, Takes, put, samples, turn_on};
 use super::super::values::{choice, duration, number, size};
-use super::{Flag, Takes, put, samples, turn_on};
 use crate::service::{Framing, OnFailure};
 
 pub(super) const LOG: Flag = Flag {

@@ -144,7 +144,7 @@ impl Router {
     }
 
     /// Parses a client's message, and checks that the first one is `initialize`. `Some(Err(_))` closes the client. `None` means that
-    /// the client has got an answer already.
+    /// the client has got an answer already, or is gone.
     fn read_client_message<'a>(
         &mut self,
         client: ClientId,

@@ -76,7 +76,7 @@ impl Process {
 pub(crate) enum ProcessChange {
     /// Start the process with this index.
     Start(usize),
-    /// Stop it, and ignore its further output. Call [`Router::handle_stopped`] when it has exited.
+    /// Stop it, and ignore its further output. Call [`Router::handle_stopped`](super::Router::handle_stopped) when it has exited.
     Stop(usize),
     /// Drop the lines that wait until it has accepted `initialize`.
     Discard(usize),

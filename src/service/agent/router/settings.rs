@@ -6,7 +6,7 @@ use crate::service::agent::initialize::ClientToolSet;
 use crate::service::agent::{AgentConfig, AgentProtocol, Approvals, UnknownSessions};
 
 /// The maximum length of a client's first message in bytes. It is kept as long as the agent runs.
-pub(crate) const MAX_INITIALIZE: usize = 1 << 20;
+pub(super) const MAX_INITIALIZE: usize = 1 << 20;
 /// The maximum number of recorded requests whose clients have disconnected. The agent may still work on them.
 pub(super) const MAX_ORPHANED: usize = 1024;
 /// The maximum length of a permission request that is kept while a client answers it, in bytes.

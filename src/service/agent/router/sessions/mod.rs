@@ -17,7 +17,7 @@
 //! share an unnamed token.
 //!
 //! A detached client, whose connection was cut and may be resumed, has not disconnected. A session is gone only after
-//! [`Router::handle_disconnected`].
+//! [`Router::handle_disconnected`](super::Router::handle_disconnected).
 //!
 //! `load` and `resume` claim a session: the client controls it if the agent agrees, and the client's principal becomes the
 //! owner. Until the agent has answered, the client is treated as if the agent had agreed. Two clients with
