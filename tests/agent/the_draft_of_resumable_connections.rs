@@ -397,7 +397,7 @@ fn many_positions_do_not_hold_the_answer_up() {
         status["clients"][0]["resume"]["kept_bytes"].as_u64() > Some(2 << 20)
     });
     for count in [0, 80_000] {
-        // A busy machine takes some seconds for the long message, and the billion took minutes.
+        // A busy machine takes up to 4 s for the long message. The billion comparisons took 40 s.
         let (wire, _) = connect(address, Some(&durable.id));
         let mut client = Client { wire, next_id: 0 };
         let mut sessions: serde_json::Map<_, _> = (0..count)
@@ -413,7 +413,7 @@ fn many_positions_do_not_hold_the_answer_up() {
         let cursors = json!({"connection": "1", "sessions": sessions});
         client.ask("stream/resume", json!({"cursors": cursors}));
         let took = began.elapsed();
-        assert!(took.as_secs() < 30, "{count} sessions: {took:?}");
+        assert!(took.as_secs() < 12, "{count} sessions: {took:?}");
         client.wire.reset();
         wait_for_cut(address);
     }
