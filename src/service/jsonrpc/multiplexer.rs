@@ -236,7 +236,7 @@ impl IdRanges {
         }
     }
 
-    /// Sends the request with the upstream id in place of its ids, in parts. `other` is one more edit.
+    /// Passes the request with the upstream id in place of its ids to `send`, in parts. `other` is one more edit.
     pub(crate) fn with_upstream_id<'a, T>(
         &self,
         text: &'a str,
@@ -261,8 +261,8 @@ impl IdRanges {
 }
 
 impl<C: RequestKind> Forwarded<C> {
-    /// Sends a message about the request with the ids of its caller, in parts: its response, or its cancellation by the process. The
-    /// message has the upstream id at `id`. Returns `None` if the request has no caller.
+    /// Passes a message about the request with the ids of its caller to `send`, in parts: its response, or its cancellation by the
+    /// process. The message has the upstream id at `id`. Returns `None` if the request has no caller.
     pub(crate) fn with_sender_ids<T>(
         &self,
         message: &Envelope<'_>,

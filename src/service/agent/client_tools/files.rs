@@ -119,7 +119,7 @@ mod linux {
 
     impl Directory {
         /// Opens the directory.
-        pub(in super::super) fn open(path: &Path) -> io::Result<Self> {
+        pub(crate) fn open(path: &Path) -> io::Result<Self> {
             let alias = std::path::absolute(path)?;
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let fd = open(path, flags, Mode::empty())?;
@@ -163,7 +163,7 @@ mod linux {
         }
 
         /// Reads lines of a file. Adds the bytes that it has read to `scanned`.
-        pub(in super::super) fn read(
+        pub(crate) fn read(
             &self,
             path: &str,
             lines: Lines,
@@ -181,7 +181,7 @@ mod linux {
         }
 
         /// Replaces a file, or creates it with the directories that are missing.
-        pub(in super::super) fn write(&self, path: &str, text: &str) -> Result<(), ServedError> {
+        pub(crate) fn write(&self, path: &str, text: &str) -> Result<(), ServedError> {
             let path = self.below(path)?;
             if text.len() > MAX_TEXT {
                 return Err(too_long());

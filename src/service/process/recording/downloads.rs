@@ -17,7 +17,7 @@ const NEXT_TURN: Duration = Duration::from_millis(1);
 
 /// The recordings that are being sent.
 #[derive(Debug, Default)]
-pub(in crate::service::process) struct Downloads {
+pub(crate) struct Downloads {
     callers: IdMap<ClientId, Download>,
     timer: Option<TimerId>,
 }
@@ -40,7 +40,7 @@ enum Progress {
 
 impl Downloads {
     /// Sends a file, whose stream has begun, up to its present length.
-    pub(in crate::service::process) fn add(
+    pub(crate) fn add(
         &mut self,
         ctx: &mut Context,
         caller: ClientId,
@@ -52,7 +52,7 @@ impl Downloads {
     }
 
     /// Sends more to a caller that has taken what it was sent.
-    pub(in crate::service::process) fn send(&mut self, ctx: &mut Context, caller: ClientId) {
+    pub(crate) fn send(&mut self, ctx: &mut Context, caller: ClientId) {
         let Some(download) = self.callers.get_mut(&caller) else {
             return;
         };
@@ -75,7 +75,7 @@ impl Downloads {
     }
 
     /// Goes on with the callers that can take more. Returns whether the timer is that of the calls.
-    pub(in crate::service::process) fn handle_timer(
+    pub(crate) fn handle_timer(
         &mut self,
         ctx: &mut Context,
         timer: TimerId,
@@ -92,16 +92,16 @@ impl Downloads {
     }
 
     /// Removes the call of a caller that is gone.
-    pub(in crate::service::process) fn remove(&mut self, caller: ClientId) {
+    pub(crate) fn remove(&mut self, caller: ClientId) {
         self.callers.remove(&caller);
     }
 
-    pub(in crate::service::process) fn contains(&self, caller: ClientId) -> bool {
+    pub(crate) fn contains(&self, caller: ClientId) -> bool {
         self.callers.contains_key(&caller)
     }
 
     /// Visits the callers.
-    pub(in crate::service::process) fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+    pub(crate) fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         self.callers.keys().copied().for_each(visit);
     }
 }
