@@ -40,12 +40,7 @@ enum Progress {
 
 impl Downloads {
     /// Sends a file, whose stream has begun, up to its present length.
-    pub(crate) fn add(
-        &mut self,
-        ctx: &mut Context,
-        caller: ClientId,
-        (file, end): (File, u64),
-    ) {
+    pub(crate) fn add(&mut self, ctx: &mut Context, caller: ClientId, (file, end): (File, u64)) {
         let next = 0;
         self.callers.insert(caller, Download { file, next, end });
         self.send(ctx, caller);
@@ -75,11 +70,7 @@ impl Downloads {
     }
 
     /// Goes on with the callers that can take more. Returns whether the timer is that of the calls.
-    pub(crate) fn handle_timer(
-        &mut self,
-        ctx: &mut Context,
-        timer: TimerId,
-    ) -> bool {
+    pub(crate) fn handle_timer(&mut self, ctx: &mut Context, timer: TimerId) -> bool {
         if self.timer != Some(timer) {
             return false;
         }
