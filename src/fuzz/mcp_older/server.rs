@@ -20,7 +20,7 @@ pub(super) struct Process {
     subscribing: BTreeMap<u64, String>,
     /// The resources with an active subscription.
     pub(super) subscribed: BTreeSet<String>,
-    /// All resources for which it has ever accepted a subscription, also in earlier runs.
+    /// All resources for which it has accepted a subscription since it was started.
     pub(super) accepted: BTreeSet<String>,
     /// The ids of its questions that are not answered.
     pub(super) open: BTreeSet<u64>,
@@ -60,6 +60,7 @@ impl World {
         process.received.clear();
         process.subscribing.clear();
         process.subscribed.clear();
+        process.accepted.clear();
         process.open.clear();
         process.initialize = None;
         let mut out = Vec::new();

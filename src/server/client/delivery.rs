@@ -4,10 +4,11 @@
 
 use std::time::Duration;
 
+use super::cuts::may_wait;
 use super::input::{ReadGate, Why};
 use super::outbox::Outbox;
 use super::upstream::{LastConnection, Upstream};
-use crate::protocol::{Accept, Cause, CloseCode, CloseReason, Message, Time};
+use crate::protocol::{Accept, CloseReason, Message, Time};
 use crate::record::record;
 use crate::server::config::ResumeConfig;
 use crate::server::resume_token::{ResumeToken, Secret};
@@ -456,38 +457,4 @@ impl Detached {
         };
         self.deadline(limits) <= now
     }
-}
-
-/// Whether an end for this reason is a cut, after which the client may come back. `peer_close` is the code of the client's
-/// CLOSE.
-pub(super) fn is_cut(reason: &CloseReason, peer_close: Option<CloseCode>) -> bool {
-    // A page that reloads sends 1001, for example. A client that leaves sends 1000 or no code.
-    let leaves = |code| matches!(code, CloseCode::NORMAL | CloseCode::NONE);
-    match reason.cause {
-        Cause::Eof | Cause::ReadError | Cause::WriteError | Cause::PingTimeout => true,
-        Cause::PeerClose => !leaves(reason.code),
-        // Without an answer to the CLOSE, the client may not have received the last messages.
-        Cause::Service => {
-            let is_answered = |code| code == reason.code || leaves(code);
-            may_wait(reason) && !peer_close.is_some_and(is_answered)
-        }
-        Cause::ProtocolError
-        | Cause::IdleTimeout
-        | Cause::SlowConsumer
-        | Cause::Memory
-        | Cause::RateLimit
-        | Cause::NotResumed
-        | Cause::Revoked
-        | Cause::Operator
-        | Cause::Shutdown => false,
-    }
-}
-
-/// Whether a CLOSE may reach the client later: the service sends it, and the client has done nothing wrong.
-pub(super) fn may_wait(reason: &CloseReason) -> bool {
-    let is_final = matches!(
-        reason.code,
-        CloseCode::PROTOCOL | CloseCode::POLICY | CloseCode::TOO_BIG
-    );
-    reason.cause == Cause::Service && !is_final
 }

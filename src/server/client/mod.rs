@@ -9,6 +9,7 @@
 //! methods of the wire. Whatever sends, or changes the client, is a method of the client.
 
 mod broadcast;
+mod cuts;
 mod delivery;
 mod handshake;
 mod heartbeat;

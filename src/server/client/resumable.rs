@@ -8,11 +8,11 @@ use std::io;
 
 use super::Client;
 use super::broadcast::Broadcast;
-use super::delivery::{Delivery, Detached, Stuck, is_cut, may_wait};
+use super::cuts::{is_cut, is_cut_by_server, may_wait};
+use super::delivery::{Delivery, Detached, Stuck};
 use super::outbox::Outbox;
 use super::protocol::Protocol;
 use super::rare::Join;
-use super::upstream::is_cut_by_server;
 use super::wire::{Flag, Wire};
 use crate::protocol::deflate::Codec;
 use crate::protocol::handshake::Upgrade;

@@ -1,10 +1,9 @@
-//! The state of a resumable connection that this side has opened: its token, its attempts to come back, and the close reasons after
-//! which it comes back.
+//! The state of a resumable connection that this side has opened: its token, and its attempts to come back.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::protocol::{Cause, CloseCode, CloseReason, Time};
+use crate::protocol::Time;
 use crate::server::connector::{Connect, Failures};
 use crate::server::id::ClientId;
 
@@ -39,29 +38,6 @@ pub(crate) struct Upstream {
     unanswered: u8,
     /// The number of messages received, and of those that the server has confirmed, when it was opened.
     mark: (u64, u64),
-}
-
-/// Whether an end for this reason is a cut, after which this side comes back. `peer_close` is the code of the server's
-/// CLOSE.
-pub(super) fn is_cut_by_server(reason: &CloseReason, peer_close: Option<CloseCode>) -> bool {
-    match reason.cause {
-        Cause::Eof | Cause::ReadError | Cause::WriteError | Cause::PingTimeout => true,
-        // The message of a frame that breaks the protocol was not counted as received, so the server sends it again. It
-        // would also send a message again that is too long or invalid.
-        Cause::ProtocolError => reason.code == CloseCode::PROTOCOL,
-        // Service restart, try again later, bad gateway (IANA's registry of close codes).
-        Cause::PeerClose => matches!(reason.code.0, 1012..=1014),
-        // Without an answer to the CLOSE, the server may not have received the last messages.
-        Cause::Service => peer_close.is_none(),
-        Cause::IdleTimeout
-        | Cause::SlowConsumer
-        | Cause::Memory
-        | Cause::RateLimit
-        | Cause::NotResumed
-        | Cause::Revoked
-        | Cause::Operator
-        | Cause::Shutdown => false,
-    }
 }
 
 impl Upstream {

@@ -127,7 +127,7 @@ impl Router {
         for process in self.exchange.processes.indices() {
             self.exchange.drop_early(process, output);
         }
-        self.exchange.stop_unused(&self.sessions);
+        self.stop_unused();
     }
 }
 
@@ -152,7 +152,7 @@ impl Router {
             self.sessions
                 .end_gone(&mut self.exchange, |since| since + grace <= now);
         }
-        self.exchange.stop_unused(&self.sessions);
+        self.stop_unused();
         let gone = self.sessions.first_gone().zip(self.exchange.settings.grace);
         let deadlines = [
             self.exchange.requests.of_clients.deadline(),

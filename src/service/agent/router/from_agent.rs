@@ -40,6 +40,23 @@ struct Asked {
 }
 
 impl Router {
+    /// Handles a message from an agent process, which is a sign of life.
+    pub(crate) fn handle_agent_message(
+        &mut self,
+        now: Time,
+        process: usize,
+        text: &str,
+        output: &mut impl RouterOutput,
+    ) {
+        if self.exchange.settings.request_timeout.is_some()
+            && let Some(process) = self.exchange.processes.get_mut(process)
+            && std::mem::take(&mut process.is_silent)
+        {
+            log::info!("the agent sends messages again: ready");
+        }
+        self.route_from_agent(now, process, text, output);
+    }
+
     /// Takes the message of an agent process apart if it is a batch, and handles its messages. Returns false if it is none.
     pub(super) fn batch_from_agent(
         &mut self,
@@ -66,23 +83,6 @@ impl Router {
             }
         }
         true
-    }
-
-    /// Handles a message from an agent process, which is a sign of life.
-    pub(crate) fn handle_agent_message(
-        &mut self,
-        now: Time,
-        process: usize,
-        text: &str,
-        output: &mut impl RouterOutput,
-    ) {
-        if self.exchange.settings.request_timeout.is_some()
-            && let Some(process) = self.exchange.processes.get_mut(process)
-            && std::mem::take(&mut process.is_silent)
-        {
-            log::info!("the agent sends messages again: ready");
-        }
-        self.route_from_agent(now, process, text, output);
     }
 
     /// Passes on a message from an agent process, or one in its place.
@@ -238,7 +238,7 @@ impl Router {
             self.sessions
                 .create_gone(exchange, now, abandoned, process, &session, tokens);
         }
-        self.exchange.stop_unused(&self.sessions);
+        self.stop_unused();
     }
 
     /// Changes the sessions as the answer to a request says. `created` is the session that it names. Returns the resume token that
@@ -278,7 +278,7 @@ impl Router {
                 if success && self.sessions.controller_of(session) == Some(client) =>
             {
                 self.sessions.end(&mut self.exchange, session, None);
-                self.exchange.stop_unused(&self.sessions);
+                self.stop_unused();
             }
             (RequestClass::Prompt, Some(session))
                 if success && self.exchange.has_long_turns(process) =>

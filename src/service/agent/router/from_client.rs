@@ -39,48 +39,6 @@ fn replays(envelope: &Envelope<'_>, method: &str) -> bool {
 }
 
 impl Router {
-    /// Whether a client may send batches: it has initialized the connection with a version of the protocol that has them.
-    fn takes_batches(&self, client: ClientId) -> bool {
-        let state = self.exchange.clients.get(client);
-        let process = state.and_then(|state| state.process);
-        process.is_some_and(|process| self.exchange.has_batches(process))
-    }
-
-    /// Takes the message of a client apart if it is a batch, and handles its messages. Returns false if it is none.
-    pub(super) fn batch_from_client(
-        &mut self,
-        now: Time,
-        client: ClientId,
-        text: &str,
-        output: &mut impl RouterOutput,
-    ) -> bool {
-        if !is_array(text) || !self.takes_batches(client) {
-            return false;
-        }
-        if output.is_long_json(text.len()) {
-            output.count_long_json();
-            let refused = error("null", code::INVALID, "Invalid request", Some(TOO_LONG));
-            output.to_client(client, &[&refused]);
-            return true;
-        }
-        let sender = BatchSender::Client(client);
-        match output.batches().begin(sender, text) {
-            Ok((messages, answer)) => {
-                if !output.count_messages(client, messages.len().saturating_sub(1)) {
-                    return true;
-                }
-                for message in messages {
-                    self.handle_client_message(now, client, message, output);
-                }
-                if let Some(answer) = answer {
-                    output.to_client(client, &[&answer]);
-                }
-            }
-            Err(refused) => output.to_client(client, &[&refused]),
-        }
-        true
-    }
-
     /// Handles a message from a client.
     pub(crate) fn handle_client_message(
         &mut self,
@@ -141,6 +99,48 @@ impl Router {
                 self.response_from_client(client, &envelope, id.clone(), output)
             }
         }
+    }
+
+    /// Whether a client may send batches: it has initialized the connection with a version of the protocol that has them.
+    fn takes_batches(&self, client: ClientId) -> bool {
+        let state = self.exchange.clients.get(client);
+        let process = state.and_then(|state| state.process);
+        process.is_some_and(|process| self.exchange.has_batches(process))
+    }
+
+    /// Takes the message of a client apart if it is a batch, and handles its messages. Returns false if it is none.
+    pub(super) fn batch_from_client(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        text: &str,
+        output: &mut impl RouterOutput,
+    ) -> bool {
+        if !is_array(text) || !self.takes_batches(client) {
+            return false;
+        }
+        if output.is_long_json(text.len()) {
+            output.count_long_json();
+            let refused = error("null", code::INVALID, "Invalid request", Some(TOO_LONG));
+            output.to_client(client, &[&refused]);
+            return true;
+        }
+        let sender = BatchSender::Client(client);
+        match output.batches().begin(sender, text) {
+            Ok((messages, answer)) => {
+                if !output.count_messages(client, messages.len().saturating_sub(1)) {
+                    return true;
+                }
+                for message in messages {
+                    self.handle_client_message(now, client, message, output);
+                }
+                if let Some(answer) = answer {
+                    output.to_client(client, &[&answer]);
+                }
+            }
+            Err(refused) => output.to_client(client, &[&refused]),
+        }
+        true
     }
 
     /// Parses a client's message, and checks that the first one is `initialize`. `Some(Err(_))` closes the client. `None` means that

@@ -64,9 +64,7 @@ impl Router {
             }
             None => {
                 let has_watch_scope = output.has_watch_scope(client);
-                let found =
-                    self.exchange
-                        .process_for(&self.sessions, &kind, &principal, has_watch_scope);
+                let found = self.process_for(&kind, &principal, has_watch_scope);
                 found.map_err(|why| error(id, code::TOO_MANY, "Too many agents", Some(why)))
             }
         })
@@ -324,7 +322,7 @@ impl Router {
 
     /// Lets clients of any kind use a process that has rejected `initialize`, unless it has clients.
     fn free_kind(&mut self, process: usize) {
-        if self.exchange.is_used(&self.sessions, process) {
+        if self.is_used(process) {
             return;
         }
         if let Some(state) = self.exchange.processes.get_mut(process)

@@ -27,6 +27,7 @@ mod clients;
 mod connections;
 mod counters;
 mod ended_sessions;
+mod ends;
 mod exchange;
 mod from_agent;
 mod from_client;
@@ -37,9 +38,7 @@ mod mode;
 mod observers;
 mod output;
 mod placement;
-mod process_ends;
 mod processes;
-mod request_ends;
 mod requests;
 mod served;
 mod session_key;
@@ -187,6 +186,15 @@ impl Router {
         self.sessions.history.all = MAX_ALL.min(memory / MAX_SHARE);
     }
 
+    /// Reports the state of the turns in a client's sessions, as [`Sessions::report_turns`] says.
+    pub(crate) fn report_turns(
+        &self,
+        client: ClientId,
+        output: &mut impl RouterOutput,
+    ) -> Option<Vec<(String, String)>> {
+        self.sessions.report_turns(&self.exchange, client, output)
+    }
+
     /// Rejects new requests from now on.
     pub(crate) fn drain(&mut self) {
         self.is_draining = true;
@@ -197,7 +205,7 @@ impl Router {
 #[cfg(any(test, fuzzing))]
 impl Router {
     #[cfg(test)]
-    pub(crate) fn limits(&self) -> RouterSettings {
+    pub(crate) fn settings(&self) -> RouterSettings {
         self.exchange.settings
     }
 

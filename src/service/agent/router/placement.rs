@@ -1,21 +1,19 @@
-//! Which process serves a client. The sessions say which processes are in use.
+//! Which process serves a client, and which processes are still in use.
 
-use super::exchange::Exchange;
+use super::Router;
 use super::processes::Process;
-use super::sessions::Sessions;
 use crate::Principal;
 
-impl Exchange {
+impl Router {
     /// The process for clients of a kind: the existing one, one that no client has used yet, or a new one. An error says why there
     /// are too many. A client that only watches can use any process of its protocol version, but starts none.
     pub(super) fn process_for(
         &mut self,
-        sessions: &Sessions,
         kind: &str,
         principal: &Principal,
         has_watch_scope: bool,
     ) -> Result<usize, &'static str> {
-        let processes = &self.processes;
+        let processes = &self.exchange.processes;
         // A kind begins with its version.
         let version = kind.split_inclusive(',').next().unwrap_or(kind);
         let is_alike = |process: &Process| {
@@ -26,21 +24,24 @@ impl Exchange {
         let alike = || processes.find(is_alike).filter(|_| has_watch_scope);
         let unused = || processes.find(|process| process.kind.is_none());
         let found = theirs.or_else(alike).or_else(unused);
-        let share = self.clients.share_of(self.settings.processes);
+        let share = self
+            .exchange
+            .clients
+            .share_of(self.exchange.settings.processes);
         let too_many = "the limit of agent processes is reached; connect with the protocol version and capabilities of another client";
         let index = match found {
             Some(index) => index,
             None if has_watch_scope => return Err(too_many),
-            None if share < self.settings.processes
-                && self.kinds_of(sessions, principal) >= share =>
+            None if share < self.exchange.settings.processes
+                && self.kinds_of(principal) >= share =>
             {
                 return Err(
                     "your clients use their share of the agent processes; connect with the protocol version and capabilities of another client",
                 );
             }
-            None => self.add_process(sessions).ok_or(too_many)?,
+            None => self.add_process().ok_or(too_many)?,
         };
-        if let Some(process) = self.processes.get_mut(index)
+        if let Some(process) = self.exchange.processes.get_mut(index)
             && process.kind.is_none()
         {
             process.kind = Some(kind.into());
@@ -50,18 +51,18 @@ impl Exchange {
     }
 
     /// The number of kinds that a principal has brought and still uses.
-    fn kinds_of(&self, sessions: &Sessions, principal: &Principal) -> usize {
+    fn kinds_of(&self, principal: &Principal) -> usize {
         let uses = |index: usize| {
-            let mut clients = self.clients.iter();
-            let mut bound = sessions.values();
+            let mut clients = self.exchange.clients.iter();
+            let mut bound = self.sessions.values();
             clients.any(|(_, state)| state.process == Some(index) && state.principal == *principal)
                 || bound.any(|one| one.needs(index) && one.principal == *principal)
         };
         let has_brought = |index: &usize| {
-            let process = self.processes.get(*index);
+            let process = self.exchange.processes.get(*index);
             process.is_some_and(|process| process.first.as_ref() == Some(principal))
         };
-        let indices = self.processes.indices();
+        let indices = self.exchange.processes.indices();
         indices
             .filter(has_brought)
             .filter(|index| uses(*index))
@@ -70,39 +71,40 @@ impl Exchange {
 
     /// Adds a process. At the limit, it replaces one that nobody uses. The processes that are being stopped
     /// have a limit of their own, which is as high.
-    fn add_process(&mut self, sessions: &Sessions) -> Option<usize> {
-        if self.processes.stopping() >= self.settings.processes {
+    fn add_process(&mut self) -> Option<usize> {
+        if self.exchange.processes.stopping() >= self.exchange.settings.processes {
             return None;
         }
-        if self.processes.count() >= self.settings.processes {
+        if self.exchange.processes.count() >= self.exchange.settings.processes {
             let unused = self
+                .exchange
                 .processes
                 .indices()
-                .find(|&index| !self.is_used(sessions, index))?;
-            self.processes.stop(unused);
-            self.clients.forget_elicitations(unused);
+                .find(|&index| !self.is_used(index))?;
+            self.exchange.processes.stop(unused);
+            self.exchange.clients.forget_elicitations(unused);
         }
-        Some(self.processes.add())
+        Some(self.exchange.processes.add())
     }
 
     /// Whether a client, a session or a pending request needs a process.
-    pub(super) fn is_used(&self, sessions: &Sessions, process: usize) -> bool {
-        let mut bound = sessions.values();
-        self.clients.count_of_process(process) > 0
+    pub(super) fn is_used(&self, process: usize) -> bool {
+        let mut bound = self.sessions.values();
+        self.exchange.clients.count_of_process(process) > 0
             || bound.any(|session| session.needs(process))
-            || self.requests.has_any_of(process)
+            || self.exchange.requests.has_any_of(process)
     }
 
     /// Stops the processes that nobody uses. The last process stays, so that the next client does not wait for a start.
-    pub(super) fn stop_unused(&mut self, sessions: &Sessions) {
-        for index in self.processes.indices() {
-            if self.processes.count() < 2 {
+    pub(super) fn stop_unused(&mut self) {
+        for index in self.exchange.processes.indices() {
+            if self.exchange.processes.count() < 2 {
                 return;
             }
             let is_idle = |process: &Process| process.abandoned.is_empty();
-            if self.processes.get(index).is_some_and(is_idle) && !self.is_used(sessions, index) {
-                self.processes.stop(index);
-                self.clients.forget_elicitations(index);
+            if self.exchange.processes.get(index).is_some_and(is_idle) && !self.is_used(index) {
+                self.exchange.processes.stop(index);
+                self.exchange.clients.forget_elicitations(index);
             }
         }
     }

@@ -239,10 +239,10 @@ state!(Requests {
 });
 
 impl Requests {
-    pub(super) fn new(limits: &RouterSettings) -> Self {
+    pub(super) fn new(settings: &RouterSettings) -> Self {
         Self {
-            of_clients: Pending::new(limits.request_timeout),
-            of_agent: Pending::new(limits.answer_timeout),
+            of_clients: Pending::new(settings.request_timeout),
+            of_agent: Pending::new(settings.answer_timeout),
             creating: Vec::new(),
             ids: UpstreamIds::default(),
             wakeup: Wakeup::default(),

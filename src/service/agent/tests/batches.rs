@@ -195,7 +195,7 @@ fn many_bytes_of_responses_do_not_wait_for_the_last_one() {
 /// The bug: each of many batches could hold back answers of up to 1 MiB, because one request of it was not answered.
 #[test]
 fn the_answers_that_wait_for_others_are_limited_for_all_batches_of_a_client() {
-    let mut limits = Simulation::new().router.limits();
+    let mut limits = Simulation::new().router.settings();
     limits.client_requests = 1024;
     let mut sim = Simulation::with_limits(limits);
     sim.connect_as(1, Principal::Named("p".into()));

@@ -155,7 +155,7 @@ fn histories_of_sessions_without_a_client_leave_half_of_the_memory() {
 #[test]
 fn a_history_keeps_the_last_updates_within_its_limit() {
     let (mut sim, token) = live(Approvals::Owner);
-    let most = sim.router.limits().history;
+    let most = sim.router.settings().history;
     for number in 0..1000 {
         sim.agent_sends(&update(number));
         assert!(sim.router.figures().history <= most);

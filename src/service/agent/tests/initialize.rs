@@ -319,7 +319,7 @@ fn initialize_is_not_sent_without_end_to_an_agent_that_does_not_answer() {
 /// client can do, and did not ask the others for more.
 #[test]
 fn one_process_may_serve_clients_of_every_kind() {
-    let mut limits = Simulation::new().router.limits();
+    let mut limits = Simulation::new().router.settings();
     limits.is_one_process = true;
     let mut sim = Simulation::with_limits(limits);
     sim.connect(1);
@@ -395,7 +395,7 @@ fn one_process_may_serve_clients_of_every_kind() {
 #[test]
 fn what_the_one_process_is_told_keeps_the_rest_of_the_first_clients_parameters() {
     let told = |params: &Value| {
-        let mut limits = Simulation::new().router.limits();
+        let mut limits = Simulation::new().router.settings();
         limits.is_one_process = true;
         let mut sim = Simulation::with_limits(limits);
         sim.connect(1);

@@ -219,7 +219,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// A simulation with both limits and the clients 1 and 2.
 fn limited() -> Simulation {
-    let mut limits = Simulation::new().router.limits();
+    let mut limits = Simulation::new().router.settings();
     limits.request_timeout = Some(LIMIT);
     limits.answer_timeout = Some(LIMIT * 2);
     let mut sim = Simulation::with_limits(limits);

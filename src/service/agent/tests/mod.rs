@@ -168,7 +168,7 @@ impl Simulation {
 
     /// A simulation with an agent of another protocol and connected clients 1 to `clients`.
     fn jsonrpc(clients: u64) -> Self {
-        let mut limits = Self::new().router.limits();
+        let mut limits = Self::new().router.settings();
         limits.protocol = AgentProtocol::JsonRpc;
         let mut sim = Self::with_limits(limits);
         (1..=clients).for_each(|number| sim.connect(number));
@@ -365,7 +365,7 @@ const STATES: [&str; 9] = [
 
 /// A simulation in which client 1 created the session "s", which is now in this state. Also returns the session's token.
 fn sim_with_session(state: &str, owner: Principal) -> (Simulation, String) {
-    let mut limits = Simulation::new().router.limits();
+    let mut limits = Simulation::new().router.settings();
     if state == "gone, no grace" {
         limits.grace = None;
     }

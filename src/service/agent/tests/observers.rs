@@ -10,7 +10,7 @@ pub(super) fn attach(id: &str, outrigger: &Value) -> String {
 
 /// A simulation in which client 1 has the session "s", and its watch token.
 pub(super) fn live(approvals: Approvals) -> (Simulation, String) {
-    let mut limits = Simulation::new().router.limits();
+    let mut limits = Simulation::new().router.settings();
     limits.approvals = approvals;
     let mut sim = Simulation::with_limits(limits);
     sim.connect_as(1, named("ada"));

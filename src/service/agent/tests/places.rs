@@ -44,7 +44,7 @@ const ROLES: [(u64, &str); 4] = [
 /// Clients 1 to 4 with these roles for the session "s" in this state. Bob, the other client, has the session "b" and may work in
 /// it.
 fn sim_with_roles(state: &str, bob_works: bool) -> Simulation {
-    let mut limits = Simulation::new().router.limits();
+    let mut limits = Simulation::new().router.settings();
     limits.unknown_sessions = UnknownSessions::Auto;
     let mut sim = Simulation::with_limits(limits);
     sim.router = sim.router.with_free_methods(vec!["_free".to_owned()]);

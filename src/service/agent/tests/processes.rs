@@ -112,7 +112,7 @@ fn a_process_that_nobody_uses_is_stopped_and_the_last_one_stays() {
 
 #[test]
 fn a_full_house_makes_room_by_stopping_what_nobody_uses() {
-    let mut limits = Simulation::new().router.limits();
+    let mut limits = Simulation::new().router.settings();
     limits.processes = 1;
     let mut sim = Simulation::with_limits(limits);
     sim.connect(1);
@@ -130,7 +130,7 @@ fn a_full_house_makes_room_by_stopping_what_nobody_uses() {
 
 #[test]
 fn clients_that_come_and_go_do_not_pile_up_processes_that_are_stopping() {
-    let mut limits = Simulation::new().router.limits();
+    let mut limits = Simulation::new().router.settings();
     limits.processes = 1;
     let mut sim = Simulation::with_limits(limits);
     let hello = |version: u64| request("0", "initialize", &json!({"protocolVersion": version}));
@@ -347,7 +347,7 @@ fn a_restarted_agent_that_does_not_answer_initialize_is_stopped() {
 fn one_person_cannot_bring_all_kinds_of_clients() {
     // The bug: four odd `initialize` of one person took all processes, and clients of other kinds were rejected.
     let odd = |number: u64| json!({"protocolVersion": 1, "clientCapabilities": {"odd": number}});
-    let mut limits = Simulation::new().router.limits();
+    let mut limits = Simulation::new().router.settings();
     limits.processes = 4;
     let refused = |sim: &mut Simulation, number: u64, principal: &Principal, kind: u64| {
         sim.router

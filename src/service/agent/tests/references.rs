@@ -299,7 +299,7 @@ fn the_agent_cancels_its_own_requests_and_subscriptions_only() {
 
 #[test]
 fn a_subscription_has_no_time_limit_and_nobody_waits_for_its_end() {
-    let mut limits = Simulation::jsonrpc(0).router.limits();
+    let mut limits = Simulation::jsonrpc(0).router.settings();
     limits.request_timeout = Some(Duration::from_secs(1));
     let mut sim = Simulation::with_limits(limits);
     sim.connect(1);

@@ -5,7 +5,7 @@ use crate::service::agent::router::ServedError;
 
 /// A simulation whose server has files and terminals. Client 1 asks for them and has the session "s".
 fn serving() -> Simulation {
-    let mut limits = Simulation::new().router.limits();
+    let mut limits = Simulation::new().router.settings();
     limits.tools = ClientToolSet {
         read_files: true,
         write_files: true,
@@ -139,7 +139,7 @@ fn what_the_server_does_ends_with_the_client_and_goes_on_with_its_successor() {
 
 #[test]
 fn a_client_lists_its_own_sessions_in_pages() {
-    let mut limits = Simulation::new().router.limits();
+    let mut limits = Simulation::new().router.settings();
     (limits.sessions, limits.all_sessions) = (1000, 1000);
     let mut sim = Simulation::with_limits(limits);
     for (number, name) in [(1, "ada"), (2, "bob")] {

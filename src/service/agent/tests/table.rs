@@ -148,7 +148,7 @@ fn unknown_sessions_are_loaded_by_the_only_principal_or_by_rule() {
         (UnknownSessions::Deny, vec![Principal::Token], false),
     ];
     for (rule, principals, permitted) in cases {
-        let mut limits = Simulation::new().router.limits();
+        let mut limits = Simulation::new().router.settings();
         limits.unknown_sessions = rule;
         let mut sim = Simulation::with_limits(limits);
         for (number, principal) in (1..).zip(&principals) {

@@ -279,13 +279,13 @@ impl State for Sessions {
 }
 
 impl Sessions {
-    pub(super) fn new(limits: &RouterSettings) -> Self {
+    pub(super) fn new(settings: &RouterSettings) -> Self {
         Self {
             table: IdMap::default(),
             keys: HashMap::new(),
-            ended: EndedSessions::new(limits.ended_sessions, limits.processes),
+            ended: EndedSessions::new(settings.ended_sessions, settings.processes),
             history: HistoryBudget {
-                each: limits.history,
+                each: settings.history,
                 all: MAX_ALL,
                 bytes: 0,
             },

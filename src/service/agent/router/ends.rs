@@ -1,12 +1,13 @@
-//! The agent processes of the router: their changes and their figures, and what follows from the end of one.
+//! The agent processes of the router: their changes and their figures, and what follows from the end of a process or of a client's
+//! request.
 
 use super::Router;
 use super::batches::BatchSender;
 use super::output::RouterOutput;
 use super::processes::{ProcessChange, ProcessFigures};
-use super::requests::AgentRequest;
-use crate::ClientId;
-use crate::service::jsonrpc::code;
+use super::requests::{AgentRequest, ClientRequest, RequestClass};
+use crate::service::jsonrpc::{Envelope, code};
+use crate::{ClientId, Time};
 
 impl Router {
     /// Takes what has to be done with the processes, in this order.
@@ -100,5 +101,44 @@ impl Router {
         // Claims fail first, so that only clients that keep their sessions are told.
         self.sessions.mark_lost(&mut self.exchange, process, output);
         self.sessions.end_turns(process, data, output);
+    }
+
+    /// Removes a request that is answered, or that gets no response any more.
+    pub(super) fn finish_client_request(
+        &mut self,
+        now: Time,
+        upstream_id: u64,
+    ) -> Option<ClientRequest> {
+        let request = self
+            .exchange
+            .requests
+            .forget(&mut self.exchange.clients, upstream_id)?;
+        self.exchange
+            .counters
+            .answers
+            .observe(now.since(request.call.since));
+        Some(request)
+    }
+
+    /// Answers a request with an error and removes it. `failed` writes the error for an id.
+    pub(super) fn fail_client_request(
+        &mut self,
+        upstream_id: u64,
+        failed: impl Fn(&str) -> String,
+        output: &mut impl RouterOutput,
+    ) -> Option<ClientRequest> {
+        let request = self
+            .exchange
+            .requests
+            .forget(&mut self.exchange.clients, upstream_id)?;
+        if let (RequestClass::Prompt, Some(session), Ok(envelope)) = (
+            request.call.class,
+            &request.call.session,
+            Envelope::parse(&failed("0")),
+        ) {
+            self.sessions.show_turn_complete(session, &envelope, output);
+        }
+        request.answer(failed, output);
+        Some(request)
     }
 }
