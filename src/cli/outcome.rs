@@ -1,4 +1,4 @@
-//! The exit code of the program, and functions that print its output and its errors.
+//! How the program ends: its exit code, and its errors.
 
 use std::error::Error;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! The part of the command line that an upgrade passes on to the next program, besides the state of the server.
+//! The token, the certificate and the printed lines that an upgrade passes on to the next program.
 
 use serde_json::{Value, json};
 
