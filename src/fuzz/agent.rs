@@ -121,7 +121,6 @@ fn run(data: &[u8], upgrades: bool) -> Vec<Vec<String>> {
             .is_some_and(|byte| byte % 3 > 0)
             .then_some(grace),
         processes: 3,
-        tools: Default::default(),
         is_one_process: data.get(1).is_some_and(|byte| byte % 4 == 0),
         initialize_timeout: flag(16).then_some(Duration::from_secs(1)),
         history: 4 << 10,

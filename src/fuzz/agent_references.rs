@@ -98,7 +98,6 @@ pub(super) fn references(data: &[u8]) {
         protocol: AgentProtocol::JsonRpc,
         grace: None,
         processes: 1,
-        tools: Default::default(),
         is_one_process: false,
         initialize_timeout: None,
         approvals: Approvals::Owner,

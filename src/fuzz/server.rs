@@ -105,7 +105,7 @@ fn operate(world: &mut World, operation: u8, argument: u8, plan: &mut &[u8]) {
             // One of the letters that the service obeys.
             let mut frame = Vec::new();
             let at = usize::from(operation / 13) + usize::from(argument / 8);
-            let letter = b"cobesmlpgrtxuvkVUKJ"[at % 19];
+            let letter = b"cobesmlpgrtxuvkVU"[at % 17];
             write_frame(true, 2, &[letter, argument], &mut frame);
             world.give(id, &frame.repeat(1 + usize::from(argument % 3)));
             world.event(id, true, false, false);
@@ -168,30 +168,6 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_continue_on_other_connections_are_counted_once() {
-        let mut random = Random::new(6);
-        for _ in 0..1000 {
-            let mut data = random.bytes(400);
-            if data.is_empty() {
-                continue;
-            }
-            // Most operations open a connection, or let the service leave all topics, keep a client, or continue one.
-            data[0] = data[0] & 0x20 | 8 | 7;
-            for at in (1..data.len() - 1).step_by(2) {
-                let client = data[at + 1] % 8;
-                (data[at], data[at + 1]) = match random.below(6) {
-                    0 => (0, data[at + 1]),
-                    1 => (3, 16 * 8 + client),
-                    2 => (3, 17 * 8 + client),
-                    3 | 4 => (3, 18 * 8 + client),
-                    _ => (data[at] & 0x3f, data[at + 1]),
-                };
-            }
-            operations(&data);
-        }
-    }
-
-    #[test]
     fn connections_of_the_service_end_once_and_lose_no_message() {
         let mut random = Random::new(5);
         for run in 0..600 {
@@ -214,7 +190,7 @@ mod tests {
     fn a_resumed_connection_that_is_closing_does_not_keep_the_loop_awake() {
         // The bug: a message waited for a connection that the server's next frame had made end.
         let plan = [
-            14, 66, 38, 62, 70, 9, 102, 79, 0, 94, 86, 3, 237, 239, 64, 200, 74, 4,
+            14, 66, 38, 62, 70, 9, 102, 79, 0, 94, 86, 3, 219, 239, 64, 200, 74, 4,
         ];
         operations(&plan);
     }

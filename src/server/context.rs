@@ -9,7 +9,7 @@ use super::client::{Client, Delivery, Keep};
 use super::client_query::ClientQuery;
 use super::config::Config;
 use super::core::Core;
-use super::error::{ContinueError, SendError};
+use super::error::SendError;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::policy::{LinkTarget, Principal, Scope};
 use super::scheduler::Work;
@@ -329,50 +329,6 @@ impl Context {
             .own_ref(id)
             .and_then(|client| client.wire.delivery());
         delivery.map_or(0, Delivery::unconfirmed_count)
-    }
-
-    /// Whether there are more clients than the settings permit.
-    pub(crate) fn has_too_many_clients(&self) -> bool {
-        self.core.registry.client_count() > self.core.env.config.max_clients
-    }
-
-    /// Makes a client resumable that has connected without asking for it, if the server and the route permit that. `retained` is the
-    /// number of messages that are kept although the client has confirmed them, as far as half of
-    /// [`ResumeConfig::buffer`](crate::ResumeConfig::buffer) permits. Returns whether the client is resumable.
-    pub(crate) fn keep_for_return(&mut self, id: ClientId, retained: u64) -> bool {
-        self.core.keep_for_return(id, retained)
-    }
-
-    /// Lets the client `target` continue on the connection of the client `id`, as [`Core::continue_on`] says.
-    pub(crate) fn continue_on(
-        &mut self,
-        id: ClientId,
-        target: ClientId,
-        received: u64,
-        skipped: Vec<u64>,
-    ) -> Result<(), ContinueError> {
-        self.core.continue_on(id, target, received, skipped)
-    }
-
-    /// The messages to a client after the first `received` ones that are kept for it, each with its number, counted from 1.
-    pub(crate) fn kept_after(
-        &self,
-        id: ClientId,
-        received: u64,
-    ) -> impl Iterator<Item = (u64, Message<'_>)> {
-        let client = self.core.own_ref(id);
-        let delivery = client.and_then(|client| client.wire.delivery());
-        delivery
-            .into_iter()
-            .flat_map(move |one| one.messages_after(received))
-    }
-
-    /// The numbers of messages from a client and to it, on all of its connections.
-    pub(crate) fn message_counts(&self, id: ClientId) -> (u64, u64) {
-        let client = self.core.own_ref(id);
-        client.map_or((0, 0), |client| {
-            (client.traffic.messages_in, client.traffic.messages_out)
-        })
     }
 
     /// Sends a client a PING now. Unless something arrives within `patience`, the connection counts as cut.

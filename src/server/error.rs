@@ -124,14 +124,3 @@ impl fmt::Display for SendError {
 }
 
 impl StdError for SendError {}
-
-/// Why a client cannot continue on another client's connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ContinueError {
-    /// The client is unknown, has ended for good, or has another principal, path or scope.
-    Unknown,
-    /// Messages that it lacks are no longer kept.
-    TooFew,
-    /// It claims to have received more than was sent.
-    TooMany,
-}

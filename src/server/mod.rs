@@ -87,7 +87,6 @@ pub use config::{Config, ConfigError, ResumeConfig};
 pub use connector::{Connect, ConnectError, ParseTargetError, Proxies, Retry, Target};
 pub use context::Context;
 pub use counters::Traffic;
-pub(crate) use error::ContinueError;
 pub use error::{Error, SendError};
 pub use event_loop::{Ended, Server};
 pub use handle::{Handle, Stopped};

@@ -112,9 +112,6 @@ fn route<S: Service>(
     }
     ctx.core.assign_account(id);
     ctx.core.check_link(id, request)?;
-    let continues = route
-        .continues
-        .is_some_and(|target| ctx.core.may_continue(id, target, request.path()));
     let route = if request.is_preflight() {
         // The server keeps no memory for a peer without a token.
         request.expect_no_body()?;
@@ -123,7 +120,7 @@ fn route<S: Service>(
         let needed = admin::check(request)?;
         ctx.core.check_scope(id, needed)?;
         route
-    } else if !is_served && !continues && !resumption::is_return(request) {
+    } else if !is_served && !resumption::is_return(request) {
         return Err(Rejection::unavailable("stopping").because("stopping"));
     } else {
         ctx.core.check_scope(id, route.scope)?;
@@ -139,14 +136,14 @@ fn route<S: Service>(
             is_resumable,
             hint,
             ..
-        } => upgrade(ctx, service, id, request, is_resumable, continues).map_err(
-            |rejection| match (rejection.status, hint) {
+        } => upgrade(ctx, service, id, request, is_resumable).map_err(|rejection| {
+            match (rejection.status, hint) {
                 (StatusCode::METHOD_NOT_ALLOWED | StatusCode::UPGRADE_REQUIRED, Some(hint)) => {
                     rejection.detail(hint)
                 }
                 _ => rejection,
-            },
-        ),
+            }
+        }),
         Route { max_body, .. } => begin_call(ctx, service, id, request, head, max_body),
     }
 }
@@ -260,13 +257,8 @@ fn admit<S: Service>(
     id: ClientId,
     request: &Request<'_>,
     upgrade: &Upgrade<'_>,
-    continues: bool,
 ) -> Result<Accept, Rejection> {
-    let leaver = if continues {
-        None
-    } else {
-        ctx.core.find_room(id)?
-    };
+    let leaver = ctx.core.find_room(id)?;
     ctx.core.check_link_clients(id)?;
     ctx.core.handshaking = Some(id);
     let accept = service.accept(ctx, request);
@@ -289,7 +281,6 @@ fn upgrade<S: Service>(
     id: ClientId,
     request: &Request<'_>,
     is_resumable: bool,
-    continues: bool,
 ) -> Result<(), Rejection> {
     let is_offered = ctx.config().resume.is_some() && is_resumable;
     let asked = resumption::read(request, is_offered, ctx.config().node.as_deref())?;
@@ -321,7 +312,7 @@ fn upgrade<S: Service>(
         Some(Ask::New { notice }) => Some(notice),
         None => None,
     };
-    let mut accept = admit(ctx, service, id, request, &upgrade, continues)?;
+    let mut accept = admit(ctx, service, id, request, &upgrade)?;
     let token = notice.map(|_| ResumeToken::generate(id, ctx.config().node.as_deref()));
     let lasting = accept.clone();
     if let Some(token) = &token {
@@ -333,9 +324,6 @@ fn upgrade<S: Service>(
     ctx.core.registry.count_client();
     ctx.core.with(id, |client, env| {
         client.open(env, &upgrade, &accept, handshake, codec);
-        if is_offered {
-            client.permit_resumption();
-        }
         if let Some((token, notice)) = token.zip(notice) {
             client.make_resumable(env, &token, lasting, notice);
         }
@@ -345,7 +333,7 @@ fn upgrade<S: Service>(
     });
     log_connected(ctx, id, request, &remote);
     service.connected(ctx, id, request);
-    if ctx.is_stopping() && !continues {
+    if ctx.is_stopping() {
         ctx.core
             .with(id, |client, env| client.close(env, CloseReason::shutdown()));
     }

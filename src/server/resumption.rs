@@ -6,7 +6,6 @@
 //! `client/resumable.rs`.
 //!
 //! The new connection *joins* the client, and when its read ends, the client *takes over* its wire. The service sees nothing of this.
-//! [`Context::continue_on`] does the same without a token.
 //!
 //! ```text
 //! requests::upgrade -> resume -> Client::open_to_join -> (end of the read) Core::join -> Client::take_over -> Outbox::resume_after
@@ -18,10 +17,9 @@ use std::borrow::Cow;
 use super::client::{Join, WrongCount, is_heartbeat_name};
 use super::context::Context;
 use super::core::Core;
-use super::error::ContinueError;
 use super::event_loop::Server;
 use super::id::ClientId;
-use super::resume_token::{ResumeToken, Secret};
+use super::resume_token::ResumeToken;
 use super::service::Service;
 use crate::log_event::{Field, log_event, word};
 use crate::protocol::deflate::{Codec, Offer};
@@ -250,11 +248,7 @@ pub(super) fn resume(
     let (accept, codec) = negotiate(ctx, id, accept, offer)?;
     // This connection is being read. When that ends, `Server::read_client` hands it over to the target (`Core::join`).
     ctx.core.with(id, |client, env| {
-        let join = Join {
-            target,
-            received,
-            was_client: false,
-        };
+        let join = Join { target, received };
         client.open_to_join(env, upgrade, &accept, codec, join);
         if notice {
             client.send_notice(env, &next, taken);
@@ -267,88 +261,10 @@ pub(super) fn resume(
 }
 
 impl Core {
-    /// Makes a client resumable, as [`Context::keep_for_return`] says.
-    pub(super) fn keep_for_return(&mut self, id: ClientId, retained: u64) -> bool {
-        let Some((client, env)) = self
-            .own(id)
-            .filter(|(client, _)| client.wire.protocol.is_connected())
-        else {
-            return false;
-        };
-        if client.may_become_resumable() && !client.wire.is_resumable() {
-            client.keep_from_now(env, Secret::generate(), retained);
-        }
-        client.wire.is_resumable()
-    }
-
-    /// Whether the client `target` may continue on the connection `id`, which presents itself with this path.
-    pub(super) fn may_continue(&self, id: ClientId, target: ClientId, path: &str) -> bool {
-        let client = self.registry.get(target);
-        client.is_some_and(|client| {
-            client.id != id
-                && client.service_id == self.service_id
-                && client.path() == path
-                && client.may_return()
-                && client
-                    .wire
-                    .delivery()
-                    .is_some_and(|one| one.upstream().is_none())
-                && self.principal(target) == self.principal(id)
-                && self.scope(id) >= self.scope(target)
-        })
-    }
-
-    /// Lets the client `target` continue on the connection of the client `id`, which is being read. It is sent the messages after the
-    /// first `received` ones, except those whose numbers are in `skipped`, in ascending order. The service must forget `id` at once: it
-    /// is no client any more, and [`Service::disconnected`] is not called for it.
-    pub(super) fn continue_on(
-        &mut self,
-        id: ClientId,
-        target: ClientId,
-        received: u64,
-        skipped: Vec<u64>,
-    ) -> Result<(), ContinueError> {
-        let new = self.own_ref(id).filter(|new| {
-            let is_plain = !new.wire.is_resumable() && new.wire.memberships().is_none();
-            new.wire.protocol.is_connected() && is_plain
-        });
-        let may_join = new.is_some_and(|new| self.may_continue(id, target, new.path()));
-        let client = self.own_ref(target).filter(|_| may_join);
-        let client = client.ok_or(ContinueError::Unknown)?;
-        let delivery = client.wire.delivery().ok_or(ContinueError::Unknown)?;
-        match delivery.check_received(received, client.traffic.messages_out) {
-            Ok(()) => {}
-            Err(WrongCount::TooFew) => return Err(ContinueError::TooFew),
-            Err(WrongCount::TooMany) => return Err(ContinueError::TooMany),
-        }
-        self.with(target, |client, env| {
-            client.skip(skipped);
-            // What the service sends until then must fit beside what the client lacks.
-            client.confirm(env, received);
-        });
-        self.with(id, |client, _| {
-            client.wire.join_later(Join {
-                target,
-                received,
-                was_client: true,
-            })
-        });
-        Ok(())
-    }
-
     /// Hands the connection `id` to the client that comes back on it.
     /// Called right after the connection was read.
     pub(super) fn join(&mut self, id: ClientId, join: Join) {
-        let Join {
-            target,
-            received,
-            was_client,
-        } = join;
-        let new = self.registry.get(id).filter(|_| was_client);
-        if let Some(remote) = new.map(|new| new.wire.remote) {
-            self.registry.uncount_client();
-            self.env.addresses.remove_client(remote.ip());
-        }
+        let Join { target, received } = join;
         let Some((new, client)) = self.registry.pair_mut(id, target) else {
             debug_assert!(false, "{target} cannot end while {id} is read");
             return;

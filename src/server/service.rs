@@ -367,7 +367,6 @@ pub struct Route {
     pub(super) is_resumable: bool,
     pub(super) max_body: usize,
     pub(super) hint: Option<&'static str>,
-    pub(super) continues: Option<ClientId>,
     pub(super) refusal: Option<Rejection>,
 }
 
@@ -390,7 +389,6 @@ impl Route {
             is_resumable: true,
             max_body: usize::MAX,
             hint: None,
-            continues: None,
             refusal: None,
         }
     }
@@ -427,16 +425,6 @@ impl Route {
     pub fn with_hint(self, hint: &'static str) -> Self {
         let hint = Some(hint);
         Self { hint, ..self }
-    }
-
-    /// The client will continue as this one ([`Context::continue_on`]), so it needs no place of its own, and may connect while the server
-    /// stops. This has no effect if it cannot continue.
-    #[must_use]
-    pub(crate) fn continuing(self, client: ClientId) -> Self {
-        Self {
-            continues: Some(client),
-            ..self
-        }
     }
 
     /// Requires no token, because the answer holds nothing secret, such as a page. Host and Origin are checked.

@@ -48,8 +48,6 @@ pub(crate) struct Witness {
     pub(crate) endings: BTreeMap<ClientId, (Cause, CloseCode)>,
     /// The starts of programs: for a client, or for the service itself.
     pub(crate) starts: Vec<Option<ClientId>>,
-    /// Clients that were made resumable after they had connected.
-    kept: Vec<ClientId>,
     /// The topics of the clients.
     rooms: Rooms,
     /// The connections that the service opens.
@@ -175,12 +173,6 @@ impl Service for Witness {
             Some(letter @ (b'u' | b'k' | b'U' | b'v' | b'V')) => {
                 self.rooms.act(ctx, client, *letter);
             }
-            Some(b'K') => {
-                if ctx.keep_for_return(client, 5) && !self.kept.contains(&client) {
-                    self.kept.push(client);
-                }
-            }
-            Some(b'J') => self.continue_on(ctx, client, bytes),
             Some(b'q') => ctx.queue_start(client),
             Some(b'Q') => ctx.queue_own_start(),
             Some(b'p') => ctx.set_paused(true),
@@ -281,24 +273,6 @@ impl Service for Witness {
 }
 
 impl Witness {
-    /// Lets a client that was made resumable continue on the connection of `client`, which is no client any more then.
-    fn continue_on(&mut self, ctx: &mut Context, client: ClientId, bytes: &[u8]) {
-        let choice = usize::from(bytes.get(1).copied().unwrap_or_default());
-        let Some(&target) = self.kept.get(choice % self.kept.len().max(1)) else {
-            return;
-        };
-        let (_, sent) = ctx.message_counts(target);
-        let received = sent.saturating_sub(choice as u64 % 6);
-        let skipped = vec![received + 2];
-        if ctx.continue_on(client, target, received, skipped).is_ok() {
-            assert!(
-                self.present.contains(&target),
-                "{target} is connected or detached"
-            );
-            assert!(self.present.remove(&client) && self.gone.insert(client));
-        }
-    }
-
     fn let_go(&self, ctx: &mut Context) {
         for client in &self.present {
             ctx.set_held(*client, false);

@@ -31,14 +31,11 @@ impl SilenceWatch {
         self.timer == Some(timer)
     }
 
-    /// Asks for a PONG if nothing has arrived for [`SILENCE`] and something was sent after that. With `may_return`, the owner can
-    /// continue a connection that is not resumable otherwise.
-    pub(super) fn check(&mut self, ctx: &mut Context, client: Option<ClientId>, may_return: bool) {
+    /// Asks for a PONG if nothing has arrived for [`SILENCE`] and something was sent after that.
+    pub(super) fn check(&mut self, ctx: &mut Context, client: Option<ClientId>) {
         self.timer = None;
         // A connection that cannot be continued loses messages if it is cut, so that the usual PINGs decide.
-        let may_cut = |client: &ClientId| {
-            (may_return || ctx.is_resumable(*client)) && !ctx.is_detached(*client)
-        };
+        let may_cut = |client: &ClientId| ctx.is_resumable(*client) && !ctx.is_detached(*client);
         let Some(client) = client.filter(may_cut) else {
             return;
         };

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::an_editor_continues_its_sessions::{agent, without_resume};
+use crate::an_editor_continues_its_sessions::agent;
 use crate::common::cutter::Cutter;
 use crate::editor::{Editor, Played, initialize, update};
 use rustix::process::Signal;
@@ -23,17 +23,6 @@ fn initialized(result: &Value, args: &[&str]) -> (Editor, Played) {
 /// The result of `initialize` of an agent that can load sessions.
 fn loading() -> Value {
     json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}})
-}
-
-/// The result of `initialize` of a server with cursors.
-fn with_cursors() -> Value {
-    json!({
-        "protocolVersion": 1,
-        "agentCapabilities": {},
-        "capabilities": {"transport": {"resumable": {}}},
-        "connectionId": "c",
-        "_meta": {"acp/cursor": "a"},
-    })
 }
 
 fn open_session(editor: &mut Editor, server: &mut Played, session: &str) {
@@ -156,35 +145,6 @@ fn a_mode_or_option_that_the_agent_has_changed_is_not_changed_back() {
 }
 
 #[test]
-fn a_cancellation_does_not_reach_a_later_turn() {
-    // The bug: a cancellation that was sent again ended the turn of the next prompt, which had arrived.
-    let (mut editor, mut server) = initialized(&with_cursors(), &[]);
-    let first = editor.prompt("s", "one");
-    let asked = server.hear_request("session/prompt");
-    let cancel = |session| {
-        let params = json!({"sessionId": session});
-        json!({"jsonrpc": "2.0", "method": "session/cancel", "params": params})
-    };
-    for session in ["s", "t"] {
-        editor.say(&cancel(session));
-        assert_eq!(server.hear(), cancel(session));
-    }
-    server.answer(&asked, &json!({"stopReason": "cancelled"}));
-    editor.answer_to(first);
-    let second = editor.prompt("s", "two");
-    let asked = server.hear_request("session/prompt");
-    server.leave();
-    let resume = server.hear_request("stream/resume");
-    server.answer(&resume, &json!({}));
-    assert_eq!(server.hear(), cancel("t"));
-    server.answer(&asked, &json!({"stopReason": "end_turn"}));
-    assert_eq!(
-        editor.answer_to(second).1["result"]["stopReason"],
-        "end_turn"
-    );
-}
-
-#[test]
 fn an_agent_may_ask_the_editor_while_it_loads_a_session() {
     // The bug: the editor's answer waited for the end of the load, and the load for the answer.
     let (mut editor, mut server) = initialized(&loading(), &[]);
@@ -237,102 +197,8 @@ fn the_turn_of_a_session_that_cannot_be_resumed_ends() {
 }
 
 #[test]
-fn a_batch_with_a_request_is_not_sent_twice() {
-    // The bug: only requests alone were known, so that those of a batch ran twice.
-    let (mut editor, mut server) = initialized(&with_cursors(), &[]);
-    let cancel =
-        json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "u"}});
-    let batch = json!([{"jsonrpc": "2.0", "id": "b", "method": "session/prompt"}]);
-    for message in [&batch, &cancel] {
-        editor.say(message);
-        assert_eq!(server.hear(), *message);
-    }
-    server.leave();
-    let resume = server.hear_request("stream/resume");
-    server.answer(&resume, &json!({}));
-    assert_eq!(server.hear(), cancel);
-    server.leave();
-    server.hear_request("stream/resume");
-    let reason = format!("\u{1b}[2J{}", "x".repeat(100_000));
-    let params = json!({"reason": reason});
-    // The second one is for nobody.
-    for _ in 0..2 {
-        server.say(&json!({"jsonrpc": "2.0", "method": "stream/resume_failed", "params": params}));
-    }
-    let failed = editor.bridge.event();
-    assert_eq!(
-        (&failed["id"], &failed["error"]["code"]),
-        (&json!("b"), &json!(-32016))
-    );
-    let reason = failed["error"]["data"]["reason"]
-        .as_str()
-        .expect("a reason");
-    assert!(
-        reason.contains("\\u{1b}[2Jxxx") && reason.len() < 1000,
-        "{reason}"
-    );
-}
-
-#[test]
-fn a_request_with_the_id_of_the_bridge_is_not_taken_for_its_own() {
-    // The bug: the response to `stream/resume` was taken for the response to this request.
-    let (mut editor, mut server) = initialized(&with_cursors(), &[]);
-    let own = json!({"jsonrpc": "2.0", "id": "outrigger-resume", "method": "session/list"});
-    editor.say(&own);
-    assert_eq!(server.hear(), own);
-    server.leave();
-    let resume = server.hear_request("stream/resume");
-    server.answer(&resume, &json!({"_meta": {"outrigger": {"received": 1}}}));
-    assert_eq!(server.hear(), own);
-    server.answer(&own, &json!({"sessions": []}));
-    assert_eq!(editor.bridge.event()["result"], json!({"sessions": []}));
-}
-
-#[test]
-fn an_error_without_a_cursor_that_is_sent_again_is_not_shown_again() {
-    // The bug: an error has no place for a cursor, so that a server that returns to the last one repeats it.
-    let (mut editor, mut server) = initialized(&with_cursors(), &[]);
-    let id = editor.request("session/load", json!({"sessionId": "s"}));
-    let asked = server.hear_request("session/load");
-    refuse(&mut server, &asked, "no such session");
-    editor.answer_to(id);
-    server.leave();
-    let resume = server.hear_request("stream/resume");
-    server.answer(&resume, &json!({}));
-    refuse(&mut server, &asked, "no such session");
-    let prompt = editor.prompt("s", "more");
-    let asked = server.hear_request("session/prompt");
-    server.answer(&asked, &json!({}));
-    let (before, _) = editor.answer_to(prompt);
-    assert_eq!(before, Vec::<Value>::new());
-}
-
-#[test]
-fn a_handshake_that_is_refused_because_of_the_connection_is_tried_without_it() {
-    // The bug: the refusal ended the bridge, although the sessions could continue on a new connection.
-    let server = agent(&[]);
-    let cutter = Cutter::start(Some(server.address()), Vec::new());
-    cutter.edit(|head| {
-        without_resume(head);
-        let name = b"Acp-Connection-Id";
-        if head.windows(name.len()).any(|part| part == name) {
-            head[5] = b'x';
-        }
-    });
-    let mut editor = Editor::initialized(cutter.address, &[]);
-    let session = editor.new_session();
-    let running = editor.prompt(&session, "wait");
-    cutter.cut();
-    let (_, failed) = editor.answer_to(running);
-    assert_eq!(failed["error"]["code"], -32016, "{failed}");
-    let prompt = editor.prompt(&session, "one");
-    let (_, answer) = editor.answer_to(prompt);
-    assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
-}
-
-#[test]
 fn however_often_sessions_are_loaded_again_each_request_has_one_response() {
-    let server = agent(&["--no-resume", "--acp-resumable", "never"]);
+    let server = agent(&["--no-resume"]);
     // The lengths cut handshakes, `initialize`, `session/load` and turns.
     let mut number = 7u32;
     let limits = (0..5).map(|_| {
@@ -386,46 +252,6 @@ fn sessions_that_cannot_continue_after_the_end_of_the_input_are_a_failure() {
     assert_eq!(failed["error"]["code"], -32016, "{failed}");
     let (status, log) = editor.bridge.wait_and_read_log();
     assert_eq!(status.code(), Some(1), "{log}");
-}
-
-#[test]
-fn the_input_may_end_while_a_connection_returns() {
-    let (mut editor, mut server) = initialized(&with_cursors(), &["--linger", "60s"]);
-    let prompt = editor.prompt("s", "one");
-    let asked = server.hear_request("session/prompt");
-    server.leave();
-    server.hear_request("stream/resume");
-    editor.bridge.end_input();
-    // Cut during the return, too.
-    server.leave();
-    let resume = server.hear_request("stream/resume");
-    server.answer(&resume, &json!({"_meta": {"outrigger": {"received": 2}}}));
-    server.answer(&asked, &json!({"stopReason": "end_turn"}));
-    assert_eq!(
-        editor.answer_to(prompt).1["result"]["stopReason"],
-        "end_turn"
-    );
-    let (status, log) = editor.bridge.wait_and_read_log();
-    assert_eq!((status.code(), &*log), (Some(0), ""));
-
-    // The server does not let it return.
-    let (mut editor, mut server) = initialized(&with_cursors(), &["--linger", "200ms"]);
-    let prompt = editor.prompt("s", "one");
-    server.hear_request("session/prompt");
-    server.leave();
-    server.hear_request("stream/resume");
-    editor.bridge.end_input();
-    let (before, failed) = editor.answer_to(prompt);
-    assert_eq!(
-        (before, &failed["error"]["code"]),
-        (Vec::new(), &json!(-32016))
-    );
-    let (status, log) = editor.bridge.wait_and_read_log();
-    assert_eq!(status.code(), Some(1), "{log}");
-    assert!(
-        log.contains("1 message may not have been delivered"),
-        "{log}"
-    );
 }
 
 #[test]

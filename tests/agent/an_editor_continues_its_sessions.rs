@@ -1,7 +1,4 @@
-//! `outrigger connect` in front of servers without Outrigger's own resumable connections: it uses the cursors of a draft of the
-//! Agent Client Protocol, or loads the sessions again.
-
-use std::collections::HashMap;
+//! `outrigger connect` in front of servers without resumable connections: it loads the sessions again.
 
 use crate::common::agent::example_agent;
 use crate::common::cutter::Cutter;
@@ -14,13 +11,6 @@ pub(crate) fn agent(options: &[&str]) -> Program {
     Program::start(&[&["agent"][..], options, &["--", &example_agent()]].concat())
 }
 
-/// Hides from the server that the client can resume its connection as Outrigger does.
-pub(crate) fn without_resume(head: &mut [u8]) {
-    let name = b"Outrigger-Resume";
-    let at = head.windows(name.len()).position(|part| part == name);
-    head[at.expect("it asks")] = b'X';
-}
-
 fn words(messages: &[Value]) -> Vec<String> {
     let texts = messages
         .iter()
@@ -29,55 +19,7 @@ fn words(messages: &[Value]) -> Vec<String> {
 }
 
 #[test]
-fn with_the_cursors_of_the_draft_cuts_are_not_noticed() {
-    let server = agent(&[]);
-    // The lengths cut handshakes, frames, the answers to `stream/resume` and what is replayed.
-    let mut number = 1u32;
-    let limits = (0..60).map(|_| {
-        number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        700 + (number >> 8) as usize % 9000
-    });
-    let cutter = Cutter::start(Some(server.address()), limits.collect());
-    cutter.edit(without_resume);
-    let mut editor = Editor::initialized(cutter.address, &[]);
-    let session = editor.new_session();
-    let mut sent: HashMap<u64, Vec<String>> = HashMap::new();
-    let mut round = 0;
-    while cutter.accepted() <= 60 {
-        // Two prompts wait at once, and the second one is on its way when a connection is cut.
-        let texts: Vec<Vec<String>> = (0..2)
-            .map(|prompt| {
-                (0..20)
-                    .map(|word| format!("{round}-{prompt}-{word}"))
-                    .collect()
-            })
-            .collect();
-        round += 1;
-        for words in texts {
-            let id = editor.prompt(&session, &words.join(" "));
-            sent.insert(id, words);
-        }
-        for _ in 0..2 {
-            let mut heard = Vec::new();
-            let (id, answer) = loop {
-                let message = editor.bridge.event();
-                match message["id"].as_u64() {
-                    Some(id) => break (id, message),
-                    None => heard.push(message),
-                }
-            };
-            assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
-            let expected = sent.remove(&id).expect("it is answered once");
-            assert_eq!(words(&heard), expected);
-        }
-    }
-    editor.bridge.end_input();
-    let (status, log) = editor.bridge.wait_and_read_log();
-    assert_eq!((status.code(), &*log), (Some(0), ""));
-}
-
-#[test]
-fn a_server_that_has_neither_gets_the_sessions_again() {
+fn a_server_without_resumable_connections_gets_the_sessions_again() {
     let server = agent(&["--no-resume"]);
     let cutter = Cutter::start(Some(server.address()), Vec::new());
     let mut editor = Editor::initialized(cutter.address, &["--log", "info"]);
@@ -116,9 +58,6 @@ fn a_session_is_loaded_with_its_settings_and_its_history_is_not_shown_twice() {
     let capable = json!({"protocolVersion": 1, "agentCapabilities": {"loadSession": true}});
     let id = editor.request("initialize", initialize(1));
     let asked = server.hear_request("initialize");
-    // It asks for cursors, which this server does not have.
-    let resumable = &asked["params"]["clientCapabilities"]["transport"]["resumable"];
-    assert_eq!(*resumable, json!({}), "{asked}");
     server.answer(&asked, &capable);
     editor.answer_to(id);
     let id = editor.request("session/new", json!({"cwd": "/x", "mcpServers": [1]}));
@@ -212,58 +151,4 @@ fn in_version_2_a_session_is_resumed_and_its_turn_ends() {
     assert_eq!(editor.bridge.event(), update("s", &idle));
     editor.prompt("s", "more");
     server.hear_request("session/prompt");
-}
-
-#[test]
-fn a_server_with_cursors_that_does_not_say_what_it_has_received() {
-    let (mut server, address) = Played::start();
-    let mut editor = Editor::start(address, &["--linger", "60s"]);
-    let id = editor.request("initialize", initialize(1));
-    let asked = server.hear_request("initialize");
-    let resumable = json!({"transport": {"resumable": {}}});
-    let meta = json!({"acp/cursor": "a"});
-    let result = json!({"protocolVersion": 1, "agentCapabilities": {}, "capabilities": resumable, "connectionId": "c", "_meta": meta});
-    server.answer(&asked, &result);
-    editor.answer_to(id);
-    let known = editor.prompt("s", "one");
-    let arrived = server.hear_request("session/prompt");
-    let doubtful = editor.prompt("t", "two");
-    let also_arrived = server.hear_request("session/prompt");
-    editor
-        .say(&json!({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "u"}}));
-    server.hear_request("session/cancel");
-    let mut chunk = update("s", &json!({"sessionUpdate": "agent_message_chunk"}));
-    chunk["params"]["_meta"]["acp/cursor"] = json!("b");
-    server.say(&chunk);
-    assert_eq!(editor.bridge.event(), chunk);
-
-    server.leave();
-    let resume = server.hear_request("stream/resume");
-    let cursors = json!({"connection": "a", "sessions": {"s": "b"}});
-    let params = json!({"connectionId": "c", "cursor": "b", "cursors": cursors});
-    assert_eq!(resume["params"], params);
-    let turn = json!({"acp/turnState": {"state": "running", "promptRequestId": known}});
-    server.answer(&resume, &json!({"_meta": turn}));
-    // Requests are not sent twice. Another message is.
-    server.hear_request("session/cancel");
-    // The answer to the other one may still come. If it does not, the request fails.
-    let failed = editor.bridge.event();
-    assert_eq!(failed["id"], doubtful, "{failed}");
-    assert_eq!(failed["error"]["code"], -32016, "{failed}");
-    // The bug: a response after the error was the second one.
-    server.answer(&also_arrived, &json!({"stopReason": "end_turn"}));
-    server.answer(&arrived, &json!({"stopReason": "end_turn"}));
-    let (before, _) = editor.answer_to(known);
-    assert_eq!(before, Vec::<Value>::new());
-
-    // The server refuses. This agent cannot load sessions, so the editor must begin anew.
-    let pending = editor.prompt("s", "three");
-    server.hear_request("session/prompt");
-    server.leave();
-    server.hear_request("stream/resume");
-    let failed = json!({"jsonrpc": "2.0", "method": "stream/resume_failed", "params": {"reason": "expired_cursor"}});
-    server.say(&failed);
-    let (_, error) = editor.answer_to(pending);
-    let reason = error["error"]["data"]["reason"].as_str().expect("a reason");
-    assert!(reason.contains("expired_cursor"), "{reason}");
 }

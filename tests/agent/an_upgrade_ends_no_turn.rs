@@ -11,8 +11,6 @@ use crate::common::agent::{Client, error_code, example_agent, is_turn_complete, 
 use crate::common::program::Program;
 use crate::common::traces::{TraceFile, eventually, expect_gone};
 use crate::common::{Wire, call, request, upgrade};
-use crate::durable::Durable;
-use crate::page::{Folder, Page, start};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -235,54 +233,6 @@ fn a_client_that_is_cut_gets_the_answer_of_its_turn_when_it_comes_back() {
     }
 }
 
-/// The draft of resumable connections has its own ids and cursors.
-#[test]
-fn a_client_of_the_draft_comes_back_after_an_upgrade() {
-    let (_server, address) = agent(&[], &[&example_agent()]);
-    let mut durable = Durable::connect(address);
-    let session = durable.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
-    let session = session["sessionId"].as_str().expect("an id").to_owned();
-    for round in 0..20 {
-        let words: Vec<String> = (0..20).map(|word| format!("{round}-{word}")).collect();
-        let prompt = json!([{"type": "text", "text": words.join(" ")}]);
-        let id = durable.request(
-            "session/prompt",
-            json!({"sessionId": session, "prompt": prompt}),
-        );
-        let mut heard = Vec::new();
-        loop {
-            let message = durable.hear();
-            if message["id"] == id {
-                assert_eq!(message["result"]["stopReason"], "end_turn");
-                break;
-            }
-            let text = message["params"]["update"]["content"]["text"].as_str();
-            heard.push(text.expect("a word").trim().to_owned());
-            match (heard.len() + round) % 10 {
-                // Cut, upgraded, and back; or the other way round.
-                3 => {
-                    let old = durable
-                        .client
-                        .wire
-                        .stream
-                        .try_clone()
-                        .expect("a descriptor");
-                    Wire { stream: old }.reset();
-                    upgrade(address);
-                    drop(durable.come_back());
-                }
-                7 => {
-                    upgrade(address);
-                    drop(durable.come_back());
-                }
-                _ => {}
-            }
-        }
-        assert_eq!(heard, words);
-    }
-    assert_eq!(status(address)["client_count"], 1);
-}
-
 #[test]
 fn sessions_stay_with_their_owners_and_tokens_open_them() {
     let log = TraceFile::new("upgraded-owners");
@@ -501,55 +451,6 @@ fn a_batch_that_is_half_answered_is_answered_whole() {
         );
         assert_eq!(client.answer_to(release)["result"], "released");
     }
-}
-
-#[test]
-fn files_and_terminals_of_pages_go_on() {
-    let folder = Folder::new("upgraded");
-    let (_server, address) = start(&folder, &["--client-terminal", "--allow-upgrade"]);
-    let mut page = Page::open(address);
-    let (go, number) = (folder.inside("go"), folder.inside("number"));
-    let command = format!(
-        "echo $$; while [ ! -e {} ]; do sleep 0.02; done; echo went; exit 5",
-        go.display()
-    );
-    let id = page.terminal(&json!({"command": command}));
-    let mut output = Value::Null;
-    eventually("the program has written its pid", || {
-        output = page.of_terminal("output", &id)["output"].clone();
-        output != ""
-    });
-    let waits = page.begin("terminal/wait_for_exit", &json!({"terminalId": id}));
-    for round in 0..5 {
-        let figures = status(address)["agent"]["client_tools"].clone();
-        upgrade(address);
-        assert_eq!(status(address)["agent"]["client_tools"], figures);
-        assert_eq!(page.of_terminal("output", &id)["output"], output);
-        let text = round.to_string();
-        assert_eq!(page.write(&number, &text), json!({}));
-        upgrade(address);
-        assert_eq!(page.read(&number)["content"], text);
-    }
-    std::fs::write(&go, "").expect("a file");
-    let exit = json!({"exitCode": 5, "signal": null});
-    assert_eq!(page.end(waits), exit);
-    upgrade(address);
-    let last = page.of_terminal("output", &id);
-    let pid = output.as_str().expect("a text").trim();
-    assert_eq!(last["output"], format!("{pid}\nwent\n"));
-    assert_eq!(last["exitStatus"], exit);
-
-    // The terminals of a page that leaves end after an upgrade, too.
-    let id = page.terminal(&json!({"command": "echo $$; exec sleep 1000"}));
-    let mut pid = None;
-    eventually("the program has written its pid", || {
-        let output = page.of_terminal("output", &id)["output"].clone();
-        pid = output.as_str().and_then(|pid| pid.trim().parse().ok());
-        pid.is_some()
-    });
-    upgrade(address);
-    page.client.wire.send_close(1000);
-    expect_gone(pid.and_then(Pid::from_raw).expect("a pid"));
 }
 
 #[test]

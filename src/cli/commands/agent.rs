@@ -1,6 +1,5 @@
 //! `outrigger agent`: a JSON-RPC agent on standard streams, shared by many clients.
 
-use std::path::Path;
 use std::time::Duration;
 
 use super::super::command::{Command, ProgramArg, Serves};
@@ -8,11 +7,8 @@ use super::super::flag::{Flag, Takes, put, samples, turn_on};
 use super::super::flags::shared::{
     FRAMING, INITIALIZE_TIMEOUT, ON_FAILURE, REQUEST_TIMEOUT, RESTART_LIMIT,
 };
-use super::super::settings::Settings;
 use super::super::values::{choice, duration, number, size};
-use crate::service::agent::{
-    AcpResumable, AgentProtocol, Approvals, UnknownSessions, has_session_rules,
-};
+use crate::service::agent::{AgentProtocol, Approvals, UnknownSessions, has_session_rules};
 use crate::service::{Agent, AgentConfig, AgentPerClient, Framing};
 use crate::web::RoutePage;
 
@@ -59,16 +55,6 @@ WebSockets, use '--mode per-client --protocol jsonrpc'.
         _ if settings.agent.one_process && settings.agent_per_client => {
             Err("--one-process cannot be combined with --mode per-client".to_owned())
         }
-        _ if has_client_tools(settings) && settings.agent_per_client => Err(
-            "--client-fs and --client-terminal cannot be combined with --mode per-client"
-                .to_owned(),
-        ),
-        _ if has_client_tools(settings) && settings.agent.protocol != AgentProtocol::Acp => {
-            Err("--client-fs and --client-terminal require --protocol acp".to_owned())
-        }
-        _ if settings.agent.client_files.is_some() && !cfg!(target_os = "linux") => {
-            Err("--client-fs needs Linux, which can resolve a path below a directory".to_owned())
-        }
         Framing::Lines => Ok(()),
         Framing::ContentLength if settings.agent_per_client => Ok(()),
         Framing::ContentLength => {
@@ -94,11 +80,6 @@ WebSockets, use '--mode per-client --protocol jsonrpc'.
     }),
     ..Command::BASE
 };
-
-/// Whether the server does something for the agent in the place of clients.
-fn has_client_tools(settings: &Settings) -> bool {
-    settings.agent.client_files.is_some() || settings.agent.client_terminals
-}
 
 const FLAGS: &[Flag] = &[
     Flag {
@@ -195,27 +176,6 @@ const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
-        name: "client-fs",
-        takes: Takes::One("DIR"),
-        help: "read and write text files below DIR for a shared agent, in the place of clients that ask for it, such as the page in a browser; by default, such clients have no files for the agent. Linux only",
-        set: |settings, value| {
-            if !Path::new(value).is_dir() {
-                return Err(format!("'{value}' is not a directory"));
-            }
-            settings.agent.client_files = Some(value.into());
-            Ok(())
-        },
-        accepts: samples(&["/"]),
-        rejects: &["", "/no/such/directory"],
-        ..Flag::BASE
-    },
-    Flag {
-        name: "client-terminal",
-        help: "run programs for a shared agent as the server's own user, in the place of clients that ask for it, such as the page in a browser; by default, such clients have no terminals for the agent",
-        set: |settings, _| turn_on(&mut settings.agent.client_terminals),
-        ..Flag::BASE
-    },
-    Flag {
         name: "unknown-sessions",
         takes: Takes::One("RULE"),
         words: &["allow", "deny"],
@@ -249,23 +209,6 @@ const FLAGS: &[Flag] = &[
         },
         accepts: samples(&["_vendor/thing", "_vendor/a,_vendor/b"]),
         rejects: &["", "_vendor/a,", "session/prompt", "session/other"],
-        ..Flag::BASE
-    },
-    Flag {
-        name: "acp-resumable",
-        takes: Takes::One("RULE"),
-        words: &["auto", "always", "never"],
-        default: Some("auto"),
-        help: "which clients of a shared agent get cursors, with which they can resume the connection as a draft of the Agent Client Protocol describes it. auto: those that announce transport.resumable in initialize; always: all; never: none",
-        set: |settings, value| {
-            let words = [
-                ("auto", AcpResumable::Auto),
-                ("always", AcpResumable::Always),
-                ("never", AcpResumable::Never),
-            ];
-            put(&mut settings.agent.acp_resumable, choice(value, words))
-        },
-        rejects: &["off"],
         ..Flag::BASE
     },
     Flag {

@@ -8,7 +8,7 @@ use super::cuts::may_wait;
 use super::input::{ReadGate, Why};
 use super::outbox::Outbox;
 use super::upstream::{LastConnection, Upstream};
-use crate::protocol::{Accept, CloseReason, Message, Time};
+use crate::protocol::{Accept, CloseReason, Time};
 use crate::record::record;
 use crate::server::config::ResumeConfig;
 use crate::server::resume_token::{ResumeToken, Secret};
@@ -78,8 +78,6 @@ pub(crate) struct Delivery {
     pub(super) ended: Option<CloseReason>,
     /// Whether the client can no longer come back when its current connection ends.
     pub(super) is_final: bool,
-    /// The numbers of kept messages that are not sent again on the current connection, in ascending order.
-    pub(super) skipped: Vec<u64>,
     /// The turn of the loop in which the client came back. Events of this turn belong to its earlier connection.
     pub(super) resumed_in: u64,
     /// The number of times that the client has come back.
@@ -102,7 +100,6 @@ record!(Delivery {
     closing,
     ended,
     is_final,
-    skipped,
     // The next process counts its turns from 1.
     resumed_in = u64::MAX,
     resumes,
@@ -150,7 +147,6 @@ impl Delivery {
             closing: None,
             ended: None,
             is_final: false,
-            skipped: Vec::new(),
             resumed_in: u64::MAX,
             resumes: 0,
         }
@@ -273,20 +269,6 @@ impl Delivery {
         }
         self.crowded = Some(now);
         Stuck::Wait
-    }
-
-    /// The kept messages after number `until`, each with its number, counted from 1 since the client first connected.
-    pub(crate) fn messages_after(&self, until: u64) -> impl Iterator<Item = (u64, Message<'_>)> {
-        self.outbox.messages_after(until)
-    }
-
-    /// Whether the next unsent message is not to be sent again.
-    pub(super) fn skips_next(&self) -> bool {
-        !self.skipped.is_empty()
-            && self
-                .skipped
-                .binary_search(&self.outbox.next_number())
-                .is_ok()
     }
 
     /// The number of messages that were not confirmed.

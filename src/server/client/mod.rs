@@ -92,8 +92,6 @@ enum ClientFlag {
     Held = 1,
     /// The client is in the queue of readable clients.
     Queued = 1 << 1,
-    /// The server and the route permit that the client becomes resumable.
-    MayResume = 1 << 2,
 }
 
 impl From<ClientFlag> for u8 {
@@ -151,16 +149,6 @@ impl Client {
     /// How long the WebSocket has been open, without the time before the upgrade.
     pub(super) fn open_for(&self, now: Time) -> Duration {
         Duration::from_millis(u64::from(hundredths(now).wrapping_sub(self.opened)) * 10)
-    }
-
-    /// Records that the client may become resumable.
-    pub(super) fn permit_resumption(&mut self) {
-        self.flags.set(ClientFlag::MayResume, true);
-    }
-
-    /// Whether the client may become resumable.
-    pub(super) fn may_become_resumable(&self) -> bool {
-        self.flags.has(ClientFlag::MayResume)
     }
 
     /// The path of the handshake. Empty before the upgrade.

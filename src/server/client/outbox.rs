@@ -139,8 +139,6 @@ pub(super) struct Outbox {
     cursor: (usize, usize),
     /// The length of the longest message since the outbox was last empty.
     largest: usize,
-    /// The number of confirmed messages, and of their bytes, that stay until room is needed.
-    retained: (u64, usize),
 }
 
 record!(Outbox {
@@ -156,21 +154,9 @@ record!(Outbox {
     unsent,
     cursor,
     largest,
-    retained,
 });
 
 impl Outbox {
-    /// An outbox for a client to which `before` messages were sent already. It keeps up to `retained` confirmed messages, and bytes
-    /// of them.
-    pub(super) fn after(before: u64, retained: (u64, usize)) -> Self {
-        Self {
-            before,
-            confirmed: before,
-            retained,
-            ..Self::default()
-        }
-    }
-
     /// The number of bytes of the kept messages.
     pub(super) fn len(&self) -> usize {
         self.len
@@ -306,14 +292,10 @@ impl Outbox {
         if until <= self.confirmed || until > sent {
             return;
         }
-        let (count, bytes) = self.retained;
-        self.release(self.confirmed.min(until.saturating_sub(count)));
+        self.release(self.confirmed);
         let newly = (until - self.before) as usize;
         self.confirmed_len = self.lengths().take(newly).sum();
         self.confirmed = until;
-        while count > 0 && self.confirmed_len > bytes {
-            self.release(self.before + 1);
-        }
     }
 
     /// Drops the messages that the client has confirmed.
@@ -352,28 +334,6 @@ impl Outbox {
         }
     }
 
-    /// The number of the next message that was not sent on the current connection, counted as in [`Outbox::confirm`].
-    pub(super) fn next_number(&self) -> u64 {
-        self.before + self.count - self.unsent + 1
-    }
-
-    /// The kept messages after number `until`, each with its number.
-    pub(super) fn messages_after(&self, until: u64) -> impl Iterator<Item = (u64, Message<'_>)> {
-        let (mut block, mut at) = (0, self.released);
-        let mut number = self.before;
-        let all = std::iter::from_fn(move || {
-            let current = self.blocks.get(block)?;
-            let message = current.message(at)?;
-            number += 1;
-            at += current.message_len(at)?;
-            if at == current.len() {
-                (block, at) = (block + 1, 0);
-            }
-            Some((number, message))
-        });
-        all.filter(move |(number, _)| *number > until)
-    }
-
     /// The lengths of the kept messages, oldest first.
     fn lengths(&self) -> impl Iterator<Item = usize> {
         let (mut block, mut at) = (0, self.released);
@@ -401,40 +361,6 @@ mod tests {
     use super::super::broadcast::{Batches, Broadcast};
     use super::*;
     use crate::random::Random;
-
-    /// A client may come back to a message before the last one that a PONG has confirmed.
-    #[test]
-    fn confirmed_messages_are_retained_up_to_a_number_and_a_size() {
-        let mut outbox = Outbox::after(7, (3, 1000));
-        for number in 8..=20 {
-            outbox.push(Message::Text(&number.to_string()), false);
-        }
-        let kept = |outbox: &Outbox, until| -> Vec<String> {
-            let messages = outbox.messages_after(until);
-            let text = |(number, message): (u64, Message<'_>)| {
-                assert_eq!(message.as_bytes(), number.to_string().as_bytes());
-                number.to_string()
-            };
-            messages.map(text).collect()
-        };
-        outbox.confirm(15);
-        outbox.confirm(18);
-        assert_eq!(outbox.before(), 15);
-        assert_eq!(kept(&outbox, 16), ["17", "18", "19", "20"]);
-        assert_eq!(outbox.unconfirmed_count(), 2);
-        // Room is needed.
-        outbox.release_confirmed();
-        assert_eq!(kept(&outbox, 0), ["19", "20"]);
-        let mut outbox = Outbox::after(0, (10, 100));
-        for _ in 0..10 {
-            outbox.push(Message::Text(&"x".repeat(40)), false);
-        }
-        outbox.confirm(9);
-        assert_eq!((outbox.before(), outbox.unconfirmed_len()), (7, 48));
-        outbox.resume_after(8);
-        assert_eq!(outbox.next_number(), 9);
-        assert_eq!(outbox.unsent_count(), 2);
-    }
 
     #[test]
     fn messages_are_kept_in_order_until_they_are_released() {

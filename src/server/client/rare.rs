@@ -97,6 +97,4 @@ pub(crate) struct Join {
     pub(crate) target: ClientId,
     /// The number of messages that the client has received.
     pub(crate) received: u64,
-    /// Whether the service has seen the connection as a client of its own.
-    pub(crate) was_client: bool,
 }

@@ -165,17 +165,6 @@ impl Client {
         }
     }
 
-    /// Makes a connected client resumable without a token: its service knows when it comes back. Messages count from now on. Those that
-    /// the client has confirmed are kept, too, up to `retained` messages and half of the buffer.
-    pub(crate) fn keep_from_now(&mut self, env: &Env, secret: Secret, retained: u64) {
-        let certificate = self.wire.certificate();
-        let limits = env.config.resume;
-        let mut delivery = Delivery::new(limits, secret, Accept::default(), certificate, env.now);
-        let retained = (retained, delivery.limits.buffer / 2);
-        delivery.outbox = Outbox::after(self.traffic.messages_out, retained);
-        self.wire.queues_mut().delivery = Some(Box::new(delivery));
-    }
-
     /// Sends the notice: the token and the number of messages that the server has received. It is not counted as a
     /// message.
     pub(crate) fn send_notice(&mut self, env: &mut Env, token: &ResumeToken, received: u64) {
@@ -253,7 +242,7 @@ impl Client {
         let mut total = 0;
         while total < most
             && let Some(message) = delivery.outbox.next_unsent()
-            && (delivery.skips_next() || self.send_now(env, message).is_ok())
+            && self.send_now(env, message).is_ok()
         {
             total += delivery.outbox.advance();
         }
@@ -340,13 +329,6 @@ impl Client {
         }
         self.read_again(env);
         false
-    }
-
-    /// Sets which kept messages are not sent again on the next connection, by their numbers.
-    pub(crate) fn skip(&mut self, numbers: Vec<u64>) {
-        if let Some(delivery) = self.wire.delivery_mut() {
-            delivery.skipped = numbers;
-        }
     }
 
     // The cut.

@@ -82,11 +82,7 @@ fn handle_opened<S: Service>(
             ctx.core.with(id, |client, env| {
                 client.open_outgoing(env, handshake, agreement);
                 let received = received.unwrap_or_default();
-                client.wire.join_later(Join {
-                    target,
-                    received,
-                    was_client: false,
-                });
+                client.wire.join_later(Join { target, received });
             });
             ctx.core.with(target, |client, env| {
                 let messages_in = client.traffic.messages_in;

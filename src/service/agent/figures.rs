@@ -1,7 +1,6 @@
 //! The status and metrics of a shared agent, for `/status` and `/metrics`.
 
 use super::Approvals;
-use super::client_tools::ToolFigures;
 use super::processes::AgentProcesses;
 use super::router::Router;
 use crate::service::child::Child;
@@ -11,11 +10,7 @@ use crate::{Metrics, StatusFields};
 const MAX_LISTED: usize = 200;
 
 /// The fields of `/status`.
-pub(super) fn status(
-    router: &Router,
-    processes: &AgentProcesses,
-    tools: ToolFigures,
-) -> StatusFields {
+pub(super) fn status(router: &Router, processes: &AgentProcesses) -> StatusFields {
     let counters = router.counters();
     let list: Vec<_> = processes
         .iter()
@@ -80,13 +75,6 @@ pub(super) fn status(
             "dropped": counters.dropped,
             "crossing": counters.crossing,
             "timed_out": counters.timed_out,
-            "client_tools": {
-                "files_read": tools.files_read,
-                "files_written": tools.files_written,
-                "terminals": tools.terminals,
-                "terminals_started": tools.terminals_started,
-                "refused": tools.refused,
-            },
         },
     });
     StatusFields::from_value(status)
@@ -150,26 +138,6 @@ pub(super) fn metrics(out: &mut Metrics, router: &Router, processes: &AgentProce
         out.gauge(name, help, value);
     }
     count_messages(out, router);
-}
-
-/// The metrics of what the server does for agents in the place of clients.
-pub(super) fn count_tools(out: &mut Metrics, tools: ToolFigures) {
-    out.counters(
-        "outrigger_agent_client_tools_total",
-        "Files read and written and terminals started for agents in the place of clients, and requests refused.",
-        "kind",
-        [
-            ("read", tools.files_read),
-            ("write", tools.files_written),
-            ("terminal", tools.terminals_started),
-            ("refused", tools.refused),
-        ],
-    );
-    out.gauge(
-        "outrigger_agent_terminals",
-        "Terminals that run for agents in the place of clients.",
-        tools.terminals,
-    );
 }
 
 /// The metrics of what has passed since the start.

@@ -3,8 +3,6 @@
 //! [`Agent`] shares one agent process among all clients of a kind. Its router guarantees that each message reaches only the client
 //! that it is for. [`AgentPerClient`] starts a process for each client and passes messages through unchanged.
 
-mod client_tools;
-mod durable;
 mod figures;
 mod initialize;
 pub(crate) mod named;
@@ -26,7 +24,6 @@ pub(crate) use self::schema::has_session_rules;
 pub use self::shared::Agent;
 pub use super::child::{ProgramPlace, RestartLimit};
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Endpoint, Framing};
@@ -79,20 +76,6 @@ pub enum Approvals {
     Any,
 }
 
-/// Whether a shared ACP agent offers resumable connections as the draft "Durable & Resumable HTTP/WS Transport" of the Agent Client
-/// Protocol describes them. Clients with `?resume=` in the URL use Outrigger's own resumption instead.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum AcpResumable {
-    /// To clients that announce `transport.resumable` among their capabilities.
-    #[default]
-    Auto,
-    /// To every client.
-    Always,
-    /// To no client.
-    Never,
-}
-
 /// The settings of an [`Agent`] or an [`AgentPerClient`].
 ///
 /// ```
@@ -138,11 +121,6 @@ pub struct AgentConfig {
     /// The bytes of the last updates of each session of a shared ACP agent that are kept for clients that attach to the session. All
     /// sessions together keep 64 MiB at most, or a sixteenth of [`Config::memory`](crate::Config::memory) if that is less.
     pub history: usize,
-    /// The directory below which the server reads and writes files for a shared ACP agent, in the place of clients that ask for it in
-    /// `initialize` with `_meta.outrigger.clientTools`. By default, it does so for no client. Linux only.
-    pub client_files: Option<PathBuf>,
-    /// Whether the server runs programs for a shared ACP agent in the place of such clients.
-    pub client_terminals: bool,
     /// Whether clients may load sessions that the server has never seen.
     pub unknown_sessions: UnknownSessions,
     /// Methods of a shared ACP agent whose messages may name any session, in both directions. Methods of the protocol's schema
@@ -153,8 +131,6 @@ pub struct AgentConfig {
     pub request_timeout: Option<Duration>,
     /// How long a client may take to answer a request of a shared agent. By default there is no limit.
     pub answer_timeout: Option<Duration>,
-    /// Whether clients get cursors with which they can resume the connection.
-    pub acp_resumable: AcpResumable,
     /// Whether the idle timeout is suspended for clients that have or observe a session, or have a process of their own.
     /// If false, only a pending request suspends it.
     pub sessions_may_idle: bool,
@@ -176,13 +152,10 @@ impl AgentConfig {
             initialize_timeout: Some(Duration::from_secs(30)),
             approvals: Approvals::Owner,
             history: 256 << 10,
-            client_files: None,
-            client_terminals: false,
             unknown_sessions: UnknownSessions::Auto,
             pass_methods: Vec::new(),
             request_timeout: None,
             answer_timeout: None,
-            acp_resumable: AcpResumable::Auto,
             sessions_may_idle: true,
         }
     }

@@ -1,14 +1,9 @@
-//! The receivers of the router's messages: the agent processes, the clients, and the server itself, which does some things for agents
-//! in the place of clients.
+//! The receivers of the router's messages: the agent processes and the clients.
 
-use serde_json::Value;
-
-use super::client_tools::ClientTools;
-use super::durable::{Announcement, Durable};
 use super::figures;
 use super::processes::AgentProcesses;
-use super::router::{BatchSender, Batches, Collected, RouterOutput, ServedRequest, ServerFacts};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object};
+use super::router::{BatchSender, Batches, Collected, RouterOutput, ServerFacts};
+use crate::record::state;
 use crate::service::jsonrpc::push_line;
 use crate::sys::random_uuid;
 use crate::{ClientId, CloseCode, Context, Message, Scope};
@@ -23,51 +18,19 @@ pub(super) struct Receivers {
     pub(super) processes: AgentProcesses,
     /// The batches of clients and processes that wait for responses.
     pub(super) batches: Batches,
-    /// The clients that get their messages with cursors.
-    pub(super) durable: Durable,
-    pub(super) tools: ClientTools,
 }
 
+state!(Receivers {
+    into processes,
+    batches,
+});
+
 impl Receivers {
-    pub(super) fn new(processes: AgentProcesses, tools: ClientTools) -> Self {
+    pub(super) fn new(processes: AgentProcesses) -> Self {
         Self {
             processes,
             batches: Batches::default(),
-            durable: Durable::default(),
-            tools,
         }
-    }
-
-    /// Writes down what the next program needs.
-    pub(super) fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let Self {
-            processes,
-            batches,
-            durable,
-            tools,
-        } = self;
-        object!({
-            "processes": processes.save(to),
-            "batches": batches.save(to),
-            "durable": durable.save(to),
-            "tools": tools.save(to),
-        })
-    }
-
-    /// Continues with what another server has saved.
-    pub(super) fn load(
-        &mut self,
-        ctx: &mut Context,
-        value: Value,
-        from: &mut Loader,
-    ) -> Result<(), RecordError> {
-        let mut fields = Fields::of(value)?;
-        fields.load("processes", &mut self.processes, from)?;
-        self.batches = fields.take("batches", from)?;
-        self.durable = fields.take("durable", from)?;
-        let tools = fields.take("tools", from)?;
-        let loaded = self.tools.load(ctx, tools, from);
-        loaded.map_err(|error| error.inside("tools"))
     }
 
     /// The output of the router while it handles anything but a message from a process.
@@ -156,31 +119,21 @@ impl RouterOutput for ContextOutput<'_> {
             .batches
             .collect(BatchSender::Client(client), parts);
         match (collected, parts) {
-            (Collected::Other, [text]) => self.receivers.durable.send(self.ctx, client, text),
+            (Collected::Other, [text]) => self.ctx.send(client, Message::Text(text)),
             (collected, parts) => {
                 if let Some(text) = collected.into_text(parts) {
-                    self.receivers.durable.send(self.ctx, client, &text);
+                    self.ctx.send(client, Message::Text(&text));
                 }
             }
         }
     }
 
     fn to_clients(&mut self, clients: &[ClientId], text: &str) {
-        let durable = &self.receivers.durable;
-        let has_cursors = |client: &ClientId| durable.has_cursors(*client);
-        let (own, same): (Vec<_>, Vec<_>) = clients.iter().copied().partition(has_cursors);
-        self.ctx.send_to_all(&same, Message::Text(text));
-        for client in own {
-            durable.send(self.ctx, client, text);
-        }
+        self.ctx.send_to_all(clients, Message::Text(text));
     }
 
     fn is_long_json(&self, length: usize) -> bool {
         self.ctx.is_long_json(length)
-    }
-
-    fn serve(&mut self, request: ServedRequest<'_>) {
-        self.receivers.tools.queue(request);
     }
 
     fn count_messages(&mut self, client: ClientId, more: usize) -> bool {
@@ -223,15 +176,10 @@ impl RouterOutput for ContextOutput<'_> {
         &mut self.receivers.batches
     }
 
-    fn announcement(&self, client: ClientId) -> Option<Announcement> {
-        self.receivers.durable.announcement(self.ctx, client)
-    }
-
     fn server_facts(&self) -> ServerFacts {
         ServerFacts {
             max_message: Some(self.ctx.config().limits.max_message),
             directory: figures::directory(),
-            files_below: self.receivers.tools.directory(),
         }
     }
 }

@@ -3,13 +3,10 @@
 
 use serde_json::Value;
 
-use super::client_tools::{Answer, ClientTools};
-use super::durable::{self, First, RETAINED, ResumeFailure, resume_failed};
 use super::processes::AgentProcesses;
 use super::receivers::{ContextOutput, Receivers, Sender};
 use super::router::{BatchSender, ProcessChange, Router, RouterSettings, Viewer};
-use super::{AcpResumable, AgentConfig, AgentProtocol, Approvals, MAX_UNREAD, WATCH, figures};
-use crate::log_event::{log_event, word};
+use super::{AgentConfig, AgentProtocol, Approvals, MAX_UNREAD, WATCH, figures};
 use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object};
 use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
 use crate::service::deadlines::Alarm;
@@ -45,7 +42,7 @@ use std::process::ExitStatus;
 pub struct Agent {
     config: AgentConfig,
     router: Router,
-    /// The processes, the clients and the tools, to which the router's messages go.
+    /// The processes and the clients, to which the router's messages go.
     receivers: Receivers,
     /// Goes off at the router's next deadline.
     wakeup: Alarm,
@@ -58,22 +55,20 @@ impl Agent {
         let router = Router::new(RouterSettings::of(&config));
         let router = router.with_free_methods(config.pass_methods.clone());
         let processes = AgentProcesses::new(config.restart_limit);
-        let tools = ClientTools::new(config.client_files.clone());
         Self {
             config,
             router,
-            receivers: Receivers::new(processes, tools),
+            receivers: Receivers::new(processes),
             wakeup: Alarm::default(),
             failure: None,
         }
     }
 
-    /// Prepares what depends on the server. Returns why it cannot be used.
-    fn open(&mut self, ctx: &Context) -> Result<(), String> {
+    /// Limits the histories of sessions to a part of the server's memory.
+    fn limit_histories(&mut self, ctx: &Context) {
         if let Some(memory) = ctx.config().memory {
             self.router.limit_histories(memory);
         }
-        self.receivers.tools.open()
     }
 
     /// Lets the router handle an event and sends the resulting lines.
@@ -86,49 +81,8 @@ impl Agent {
         self.carry_out(ctx);
     }
 
-    /// Gives the agent the answers that the server has for it in the place of clients.
-    fn answer_for_clients(&mut self, ctx: &mut Context) {
-        let answers = self.receivers.tools.take_answers(ctx);
-        self.pass_answers(ctx, answers);
-    }
-
-    fn pass_answers(&mut self, ctx: &mut Context, answers: Vec<Answer>) {
-        let mut output = self.receivers.output(ctx);
-        for (id, answer) in answers {
-            self.router.handle_served(id, &answer, &mut output);
-        }
-    }
-
-    /// Answers for programs that have exited, after an event that did not concern an agent process.
-    fn settle_tools(&mut self, ctx: &mut Context) {
-        let answers = self.receivers.tools.take_answers(ctx);
-        if !answers.is_empty() {
-            self.pass_answers(ctx, answers);
-            self.carry_out(ctx);
-        }
-    }
-
-    /// Shows clients the new output of terminals, and ends the terminals of sessions that the server must not serve any more.
-    fn show_terminals(&mut self, ctx: &mut Context) {
-        let router = &self.router;
-        let audience = |session: &_| router.is_served(session).then(|| router.audience(session));
-        let (shown, answers) = self.receivers.tools.show(ctx, audience);
-        self.with_router(ctx, |router, output| {
-            for one in shown {
-                let update = one.update.to_string();
-                router.show_served(&one.session, &update, &one.clients, output);
-                if one.is_kept {
-                    router.remember_served(&one.session, &update);
-                }
-            }
-        });
-        self.pass_answers(ctx, answers);
-        self.carry_out(ctx);
-    }
-
     /// Starts and stops processes as the router has decided, answers for clients, and sends lines.
     fn carry_out(&mut self, ctx: &mut Context) {
-        self.answer_for_clients(ctx);
         for change in self.router.take_process_changes() {
             match change {
                 ProcessChange::Start(index) => self.receivers.processes.add(ctx, index),
@@ -145,7 +99,7 @@ impl Agent {
             }
         }
         for (client, notice) in self.router.take_notices() {
-            self.receivers.durable.send(ctx, client, &notice);
+            ctx.send(client, Message::Text(&notice));
             if self.router.has_nothing_to_watch(client) {
                 ctx.close(client, CloseCode::NORMAL, "the session has ended");
             }
@@ -295,45 +249,6 @@ impl Agent {
         }
     }
 
-    /// Lets a client continue on the connection on which it sends `stream/resume`, and tells it the state of its turns.
-    fn resume_stream(&mut self, ctx: &mut Context, client: ClientId, text: &str) {
-        let is_offered = self.config.acp_resumable != AcpResumable::Never;
-        let resumed = if is_offered {
-            self.receivers.durable.resume(ctx, client, text)
-        } else {
-            Err(ResumeFailure::NotOffered)
-        };
-        let target = match resumed {
-            Ok(target) => target,
-            Err(failure) => {
-                let reason = failure.reason();
-                log_event!(
-                    Info,
-                    client = client,
-                    "cannot resume",
-                    reason = word(&reason)
-                );
-                let (refused, notice) = resume_failed(text, failure);
-                for message in refused.iter().chain([&notice]) {
-                    ctx.send(client, Message::Text(message));
-                }
-                self.receivers.durable.turn_away(ctx, client);
-                return;
-            }
-        };
-        let now = ctx.now();
-        let mut turns = None;
-        self.with_router(ctx, |router, output| {
-            // The connection belongs to the other client from now on.
-            router.handle_disconnected(now, client, output);
-            turns = router.report_turns(target, output);
-        });
-        let received = self.receivers.durable.received(ctx, target);
-        if let Some(response) = durable::resumed(text, received, turns.as_deref()) {
-            ctx.send(client, Message::Text(&response));
-        }
-    }
-
     /// Adds a client that only watches a session, or closes it with the reason why it may not.
     fn add_viewer(
         &mut self,
@@ -370,29 +285,16 @@ impl Agent {
     }
 }
 
-/// The id of the earlier connection that a returning client presents.
-fn connection_id<'a>(request: &'a Request<'_>) -> Option<&'a str> {
-    std::str::from_utf8(request.header("acp-connection-id")?).ok()
-}
-
 impl Service for Agent {
     fn started(&mut self, ctx: &mut Context) {
-        if let Err(failure) = self.open(ctx) {
-            self.failure = Some(failure);
-            return ctx.stop();
-        }
+        self.limit_histories(ctx);
         self.start(ctx, 0);
     }
 
     /// A client with the scope `watch` may observe sessions; see the router.
     fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
         let route = self.config.route(request);
-        let route = route.unwrap_or_else(Route::from).with_scope(Scope::Watch);
-        let continues = connection_id(request).and_then(|id| self.receivers.durable.continues(id));
-        Ok(match continues {
-            Some(client) => route.continuing(client),
-            None => route,
-        })
+        Ok(route.unwrap_or_else(Route::from).with_scope(Scope::Watch))
     }
 
     fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
@@ -403,12 +305,7 @@ impl Service for Agent {
             let rejection = Rejection::unavailable("the agent does not read its input");
             return Err(rejection.because("program_busy"));
         }
-        let asked = connection_id(request);
-        let id = self
-            .receivers
-            .durable
-            .accept(asked, random_uuid().to_string());
-        self.config.accept(request, id)
+        self.config.accept(request, random_uuid().to_string())
     }
 
     fn share(
@@ -439,9 +336,6 @@ impl Service for Agent {
             return self.add_viewer(ctx, client, principal, session.as_deref());
         }
         let is_sole = ctx.is_sole_principal(client);
-        if self.config.protocol == AgentProtocol::Acp {
-            self.receivers.durable.handle_connected(client);
-        }
         self.router.handle_connected(client, principal, is_sole);
         self.receivers.processes.touch(client);
         self.receivers.processes.check_pressure(ctx, &self.router);
@@ -453,26 +347,6 @@ impl Service for Agent {
         };
         // The cost grows with the length, because every byte is parsed.
         ctx.spend(3 + text.len() / 512);
-        let first = self
-            .receivers
-            .durable
-            .first(client, text, self.config.acp_resumable);
-        let begins = matches!(first, First::Cursors | First::Initialize);
-        if begins && self.receivers.durable.turn_away(ctx, client) {
-            return;
-        }
-        match first {
-            First::Resume => return self.resume_stream(ctx, client, text),
-            First::Cursors => {
-                // With `?resume=`, the client uses the server's own resumption.
-                let is_new = !ctx.is_resumable(client);
-                let has_cursors = is_new && ctx.keep_for_return(client, RETAINED);
-                let id = || random_uuid().to_string();
-                self.receivers.durable.begin(client, has_cursors, id);
-            }
-            First::Initialize => self.receivers.durable.begin(client, false, String::new),
-            First::Other => {}
-        }
         let now = ctx.now();
         self.receivers.processes.touch(client);
         self.with_router(ctx, |router, output| {
@@ -490,8 +364,6 @@ impl Service for Agent {
 
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
         let now = ctx.now();
-        self.receivers.durable.handle_disconnected(client);
-        self.receivers.tools.forget_client(client);
         self.with_router(ctx, |router, output| {
             router.handle_disconnected(now, client, output)
         });
@@ -510,12 +382,10 @@ impl Service for Agent {
             || self.config.sessions_may_idle && self.router.has_session(client)
     }
 
-    fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
-        self.receivers.tools.ready(ctx, source, readiness);
+    fn ready(&mut self, ctx: &mut Context, source: SourceId, _: Readiness) {
         self.with_child(ctx, |child, ctx, line| {
             child.handle_ready(ctx, source, line)
         });
-        self.settle_tools(ctx);
     }
 
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
@@ -526,15 +396,7 @@ impl Service for Agent {
         if self.receivers.processes.expire(ctx, timer) {
             return;
         }
-        if self.receivers.tools.timer(ctx, timer) {
-            return self.show_terminals(ctx);
-        }
         self.with_child(ctx, |child, ctx, line| child.handle_timer(ctx, timer, line));
-        self.settle_tools(ctx);
-    }
-
-    fn orphans_changed(&mut self, ctx: &mut Context) {
-        self.receivers.tools.orphans_changed(ctx);
     }
 
     fn is_ready(&self) -> bool {
@@ -546,17 +408,15 @@ impl Service for Agent {
     }
 
     fn status(&self) -> StatusFields {
-        let tools = self.receivers.tools.figures();
-        figures::status(&self.router, &self.receivers.processes, tools)
+        figures::status(&self.router, &self.receivers.processes)
     }
 
     fn metrics(&self, out: &mut Metrics) {
         figures::metrics(out, &self.router, &self.receivers.processes);
-        figures::count_tools(out, self.receivers.tools.figures());
     }
 
     fn held(&self) -> usize {
-        self.router.figures().history + self.receivers.batches.held() + self.receivers.tools.held()
+        self.router.figures().history + self.receivers.batches.held()
     }
 
     fn keeps_every_client(&self, _: ServiceId) -> bool {
@@ -578,10 +438,6 @@ impl Service for Agent {
 
     fn carries(&self, _: ServiceId) -> bool {
         true
-    }
-
-    fn make_portable(&mut self, ctx: &mut Context) {
-        self.receivers.tools.make_portable(ctx);
     }
 
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
@@ -612,11 +468,9 @@ impl Service for Agent {
             let why = "the protocol of an agent that runs cannot be changed";
             return Err(RecordError::new(why));
         }
-        self.open(ctx).map_err(RecordError::new)?;
+        self.limit_histories(ctx);
         fields.load("router", &mut self.router, from)?;
-        let receivers = fields.take("receivers", from)?;
-        let loaded = self.receivers.load(ctx, receivers, from);
-        loaded.map_err(|error| error.inside("receivers"))?;
+        fields.load("receivers", &mut self.receivers, from)?;
         if from.is_rehearsal() {
             return Ok(());
         }
@@ -628,10 +482,9 @@ impl Service for Agent {
 
     fn stopping(&mut self, ctx: &mut Context) {
         self.receivers.processes.stop(ctx);
-        self.receivers.tools.stop_all(ctx);
     }
 
     fn is_stopped(&self) -> bool {
-        self.receivers.tools.are_gone() && self.receivers.processes.are_gone()
+        self.receivers.processes.are_gone()
     }
 }

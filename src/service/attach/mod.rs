@@ -577,7 +577,7 @@ impl Service for Attach {
         {
             self.read_keys(ctx);
         } else if self.silence.is_timer(timer) {
-            self.silence.check(ctx, self.client, false);
+            self.silence.check(ctx, self.client);
         } else if self.redraw == Some(timer) {
             self.redraw = None;
             self.update_size(ctx);

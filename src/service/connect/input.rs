@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 
-use super::continuing::Next;
 use super::output::Output;
 use super::requests::Local;
 use super::stdin::Input;
@@ -85,7 +84,6 @@ impl Bridge {
             }
         }
         if let Link::Returning { client, .. } = self.link
-            && self.next == Next::Restore
             && is_response(&message)
         {
             // The agent may need it before a session is loaded.
@@ -107,13 +105,7 @@ impl Bridge {
         client: ClientId,
         message: Message<'_>,
     ) -> bool {
-        let is_sent = match message {
-            Message::Text(text) => {
-                let text = self.durable.send(text, self.config.buffer);
-                ctx.try_send(client, Message::Text(&text)).is_ok()
-            }
-            Message::Binary(_) => ctx.try_send(client, message).is_ok(),
-        };
+        let is_sent = ctx.try_send(client, message).is_ok();
         if is_sent {
             self.silence.sent(ctx);
         }

@@ -6,7 +6,6 @@
 //! and [`Restoration`] continues the sessions of that protocol on another one.
 
 mod continuing;
-mod durable;
 mod ending;
 #[cfg(feature = "client")]
 mod http;
@@ -24,8 +23,6 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use self::continuing::Next;
-use self::durable::Durable;
 use self::ending::undelivered;
 #[cfg(feature = "client")]
 pub(crate) use self::http::{HttpBridge, HttpBridgeConfig};
@@ -57,8 +54,8 @@ pub struct BridgeConfig {
     pub framing: Framing,
     /// Whether messages are JSON-RPC. If not, they pass through untouched.
     pub json: bool,
-    /// Whether to continue the sessions of the Agent Client Protocol if a connection is not resumable: with the cursors of a draft of
-    /// that protocol, or by loading the sessions again on a new connection.
+    /// Whether to continue the sessions of the Agent Client Protocol if a connection is not resumable, by loading the sessions again on
+    /// a new connection.
     pub continue_sessions: bool,
     /// While messages of half of this size, in bytes, wait for a connection, standard input is not read. The buffer of
     /// [`ResumeConfig`](crate::ResumeConfig) should have the same size.
@@ -157,14 +154,11 @@ pub struct Bridge {
     input: Option<Stdin>,
     output: Option<Output>,
     requests: Requests,
-    durable: Durable,
-    /// What the next connection continues, or the present one if it is returning.
-    next: Next,
+    /// Whether the next connection, or the present one if it is returning, continues the sessions of the last one.
+    is_restoring: bool,
     restoration: Restoration,
     /// When to stop waiting for the server's next response on a connection that is returning.
     return_limit: Option<TimerId>,
-    /// When to stop waiting for the responses to requests that the server may not have received.
-    doubts_limit: Option<TimerId>,
     link: Link,
     stage: Stage,
     /// Messages for the next connection, and their size in bytes.
@@ -197,11 +191,9 @@ impl Bridge {
             input: None,
             output: None,
             requests: Requests::default(),
-            durable: Durable::default(),
-            next: Next::Afresh,
+            is_restoring: false,
             restoration: Restoration::default(),
             return_limit: None,
-            doubts_limit: None,
             link: Link::None,
             stage: Stage::Running,
             pending: VecDeque::new(),
@@ -221,7 +213,7 @@ impl Bridge {
     }
 
     fn connect(&mut self, ctx: &mut Context) {
-        match ctx.connect(self.next_connect()) {
+        match ctx.connect(self.config.connect.clone()) {
             Ok(client) => self.link = Link::Opening(client),
             Err(ConnectError::Cancelled) => self.link = Link::None,
             Err(error) => self.fail_to_connect(ctx, &error),
@@ -299,7 +291,7 @@ impl Service for Bridge {
         self.connect(ctx);
     }
 
-    fn connect_opened(&mut self, ctx: &mut Context, client: ClientId, head: &ResponseHead<'_>) {
+    fn connect_opened(&mut self, ctx: &mut Context, client: ClientId, _: &ResponseHead<'_>) {
         if self.link != Link::Opening(client) {
             return;
         }
@@ -308,7 +300,7 @@ impl Service for Bridge {
             // Most of what was used until here is not used again.
             drop_code();
         }
-        self.begin_connection(ctx, client, head.single("acp-connection-id"));
+        self.begin_connection(ctx, client);
         if self.output.as_ref().is_some_and(Output::is_full) {
             ctx.set_held(client, true);
         }
@@ -323,16 +315,6 @@ impl Service for Bridge {
             {
                 self.link = Link::None;
                 self.finish(ctx, None);
-            }
-            // The server may refuse only the id of the last connection.
-            Link::Opening(opening)
-                if opening == client
-                    && self.next == Next::Resume
-                    && error.status().is_some()
-                    && !error.is_retryable() =>
-            {
-                self.link = Link::None;
-                self.handle_loss(ctx, &error.to_string(), false);
             }
             Link::Opening(opening) if opening == client => self.fail_to_connect(ctx, error),
             // `disconnected` follows.
@@ -446,8 +428,6 @@ impl Service for Bridge {
         // However long a connection took: if it has not continued the last one, nothing has passed.
         let was_stable = has_returned && ctx.now().since(since) >= STABLE;
         let text = describe(ending);
-        let may_return =
-            self.durable.can_return() && self.next != Next::Restore && !self.linger_expired;
         match (ending.cause, ending.code, self.not_resumed.take()) {
             _ if ctx.is_stopping() => self.finish(ctx, None),
             (_, _, Some((error, true))) => self.handle_loss(ctx, &error, was_stable),
@@ -463,9 +443,6 @@ impl Service for Bridge {
             (_, CloseCode::TAKEN_OVER, _) => {
                 let failure = "another connection has taken over".to_owned();
                 self.fail(ctx, &text, Some(failure));
-            }
-            _ if may_return && self.stage != Stage::Closing => {
-                self.handle_cut(ctx, &text, was_stable, has_returned);
             }
             _ => self.handle_loss(ctx, &text, was_stable),
         }
@@ -490,12 +467,9 @@ impl Service for Bridge {
             self.write_output(ctx);
         } else if self.silence.is_timer(timer) {
             let client = self.link.connected().map(|(client, _)| client);
-            let may_cut = self.durable.can_return();
-            self.silence.check(ctx, client, may_cut);
+            self.silence.check(ctx, client);
         } else if self.return_limit == Some(timer) {
             self.handle_return_limit(ctx);
-        } else if self.doubts_limit == Some(timer) {
-            self.handle_doubts_limit(ctx);
         } else if self.linger == Some(timer) {
             self.handle_linger_end(ctx);
         } else if self.link == Link::Waiting(timer) {

@@ -9,16 +9,15 @@
 //!   connection has taken the place of the old one.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ops::Range;
 
-use super::durable::RESUME_ID;
 use super::restoration::RESTORE_ID;
 use super::sessions::Sessions;
 use crate::service::json::{Skimmer, quote};
 use crate::service::jsonrpc::{
     Envelope, EnvelopeError, IdKey, MAX_ID, MessageKind, WaitingIds, batch_messages, code, error,
-    invalid_message_error, is_array, is_same, member, success, with_id,
+    invalid_message_error, is_array, member, success, with_id,
 };
 use crate::service::process::AttachEvent;
 
@@ -62,8 +61,6 @@ pub(super) struct Requests {
     stale: WaitingIds,
     /// The remote side's ids of requests that have another id on the local side, by the latter.
     renamed: HashMap<IdKey, Box<str>>,
-    /// Requests of the local side that were answered, although a response to them may still arrive.
-    settled: HashSet<IdKey>,
     /// The number of ids that were replaced.
     renames: u64,
     /// Whether the local side has sent `initialize` on this connection.
@@ -244,7 +241,7 @@ impl Requests {
                 let raw = &text[id.clone()];
                 let key = IdKey::of(raw);
                 // A pending request comes first, because the local side may use an id again.
-                if !self.local.remove(&key) && (self.settled.remove(&key) || is_own(raw)) {
+                if !self.local.remove(&key) && is_own(raw) {
                     return Remote::Drop;
                 }
             }
@@ -312,7 +309,6 @@ impl Requests {
         }
         self.is_restored = false;
         self.sessions.handle_loss(&is_sent);
-        self.settled.clear();
         self.renamed.clear();
         // A local side that never answers must not make this grow.
         let room = MAX_WAITING.saturating_sub(self.stale.len());
@@ -335,26 +331,6 @@ impl Requests {
         self.is_initialized |= self.lost.take().is_some();
         self.is_restored = true;
     }
-
-    /// Gives up requests that the remote side may not have received. Returns an error for each that is pending.
-    pub(super) fn give_up(&mut self, ids: HashSet<IdKey>, reason: &str) -> Vec<String> {
-        let mut errors = Vec::new();
-        for id in ids {
-            if self.local.remove(&id) {
-                errors.push(lost_error(&id.to_raw(), reason));
-                self.sessions.give_up(&id);
-                self.settle(id);
-            }
-        }
-        errors
-    }
-
-    /// Drops the next response to a request that the local side has the response to.
-    pub(super) fn settle(&mut self, id: IdKey) {
-        if self.settled.len() < MAX_WAITING {
-            self.settled.insert(id);
-        }
-    }
 }
 
 /// The messages of a batch that are valid. None if the text is no batch.
@@ -373,7 +349,7 @@ pub(super) fn is_request(envelope: &Envelope<'_>) -> bool {
 
 /// Whether the bridge gives its own requests such ids.
 fn is_own(id: &str) -> bool {
-    is_same(id, RESUME_ID) || id.starts_with(RESTORE_ID)
+    id.starts_with(RESTORE_ID)
 }
 
 /// The request that an answer is for.

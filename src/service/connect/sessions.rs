@@ -181,11 +181,6 @@ impl Sessions {
         }
     }
 
-    /// The local side has got an error for a request.
-    pub(super) fn give_up(&mut self, id: &IdKey) {
-        self.asked.remove(id);
-    }
-
     /// A session could not continue.
     pub(super) fn forget(&mut self, id: &str) {
         let lost = self.open.extract_if(.., |one| one.id == id);

@@ -354,6 +354,7 @@ impl Attachments {
     }
 
     /// The output that is kept.
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn output(&self) -> &Scrollback {
         &self.output
     }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use super::processes::Run;
 use super::session_key::SessionKey;
 use crate::record::record;
-use crate::service::agent::initialize::{Capabilities, ClientToolSet};
+use crate::service::agent::initialize::Capabilities;
 use crate::service::id_map::IdMap;
 use crate::service::json::{quote, unescape};
 use crate::service::jsonrpc::{Envelope, MessageKind, member};
@@ -37,8 +37,6 @@ pub(super) struct ClientState {
     /// The agent process of its kind. `None` before `initialize`, and after it was rejected.
     pub(super) process: Option<usize>,
     pub(super) capabilities: Capabilities,
-    /// What the server does for the agent in the place of this client.
-    pub(super) tools: ClientToolSet,
     /// Upstream ids of the client's requests to the agent.
     pub(super) client_requests: Vec<u64>,
     /// Upstream ids of the agent's requests to the client.
@@ -66,7 +64,6 @@ record!(ClientState {
     may_answer,
     process,
     capabilities,
-    tools,
     client_requests,
     agent_requests,
     sessions,
@@ -89,7 +86,6 @@ impl ClientState {
             may_answer: false,
             process: None,
             capabilities: Capabilities::default(),
-            tools: ClientToolSet::default(),
             client_requests: Vec::new(),
             agent_requests: Vec::new(),
             sessions: Vec::new(),

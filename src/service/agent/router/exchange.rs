@@ -446,17 +446,7 @@ impl Exchange {
             if let Some(state) = self.clients.get_mut(old) {
                 remove(&mut state.agent_requests, &id);
             }
-            let is_served = request.is_served;
             match (self.clients.get_mut(new), &request.text) {
-                // The server goes on with what it does for the session.
-                (Some(state), _)
-                    if is_served
-                        && !state.tools.is_empty()
-                        && state.agent_requests.len() < self.settings.agent_requests =>
-                {
-                    state.agent_requests.push(id);
-                    request.client = new;
-                }
                 (Some(state), Some(text))
                     if state.agent_requests.len() < self.settings.agent_requests =>
                 {

@@ -387,8 +387,6 @@ impl Router {
             .settings
             .protocol
             .sender_ids(envelope, id.clone());
-        let state = self.exchange.clients.get(client);
-        let is_served = state.is_some_and(|state| state.tools.has(method));
         let request = AgentRequest {
             client,
             process,
@@ -396,7 +394,6 @@ impl Router {
             places: self.exchange.places_of(method),
             session: asked.session,
             permission,
-            is_served,
             text: None,
             approvers: Vec::new(),
             since: now,
@@ -405,9 +402,6 @@ impl Router {
             requests, clients, ..
         } = &mut self.exchange;
         let number = requests.record_of_agent(clients, request, envelope);
-        if is_served {
-            return self.serve(number, asked.is_addressed, envelope, output);
-        }
         let upstream_id = number.to_string();
         let mut edits = vec![(id, &*upstream_id)];
         if permission {

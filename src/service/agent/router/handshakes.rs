@@ -11,8 +11,8 @@ use super::processes::Process;
 use super::requests::RequestClass;
 use crate::service::agent::Approvals;
 use crate::service::agent::initialize::{
-    Capabilities, ClientToolSet, Initialize, PendingInitialize, declares_resume, kind_of,
-    version_of, with_all_requests, with_client_tools,
+    Capabilities, Initialize, PendingInitialize, declares_resume, kind_of, version_of,
+    with_all_requests,
 };
 use crate::service::agent::response::with_meta;
 use crate::service::json::{Skimmer, quote};
@@ -87,12 +87,6 @@ impl Router {
             return output.to_client(client, &[&refused.response(id)]);
         }
         self.exchange.counters.initializes += 1;
-        let announced = with_client_tools(envelope, self.exchange.settings.tools);
-        let parsed = announced.as_ref().map(|(text, _)| Envelope::parse(text));
-        let (envelope, tools) = match (&parsed, &announced) {
-            (Some(Ok(with_tools)), Some((_, tools))) => (with_tools, *tools),
-            _ => (envelope, ClientToolSet::default()),
-        };
         let index = match self.process_of_kind(client, envelope, id, output) {
             Some(Ok(index)) => index,
             Some(Err(refused)) => return output.to_client(client, &[&refused]),
@@ -101,7 +95,6 @@ impl Router {
         if let Some(state) = self.exchange.clients.get_mut(client) {
             state.process = Some(index);
             state.capabilities = Capabilities::read(envelope);
-            state.tools = tools;
             state.name = name_of(envelope);
         }
         self.join_process(now, index, (client, id), envelope, output);
@@ -348,22 +341,11 @@ impl Exchange {
         if self.settings.approvals == Approvals::Any {
             added.push_str(r#","approvals":"any""#);
         }
-        let tools = self.clients.get(client).map(|state| state.tools);
-        if let Some(tools) = tools.filter(|tools| !tools.is_empty()) {
-            let directory = facts.files_below.as_deref().map_or("null".into(), quote);
-            added.push_str(&format!(
-                r#","clientTools":{{"readTextFile":{},"writeTextFile":{},"terminal":{},"directory":{directory}}}"#,
-                tools.read_files, tools.write_files, tools.terminals
-            ));
-        }
         let answer = match Envelope::parse(answer) {
             Ok(envelope) => with_meta(&envelope, &format!("{{{added}}}")),
             Err(_) => answer.to_owned(),
         };
-        match output.announcement(client) {
-            Some(announcement) => output.to_client(client, &[&announcement.add_to(&answer)]),
-            None => output.to_client(client, &[&answer]),
-        }
+        output.to_client(client, &[&answer]);
     }
 }
 

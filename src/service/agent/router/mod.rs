@@ -40,7 +40,6 @@ mod output;
 mod placement;
 mod processes;
 mod requests;
-mod served;
 mod session_key;
 mod sessions;
 mod settings;
@@ -57,9 +56,8 @@ use crate::service::agent::Approvals;
 pub(crate) use self::batches::{BatchSender, Batches, Collected};
 pub(crate) use self::counters::RouterCounters;
 pub(crate) use self::observers::Viewer;
-pub(crate) use self::output::{RouterOutput, ServedError, ServedRequest, ServerFacts};
+pub(crate) use self::output::{RouterOutput, ServerFacts};
 pub(crate) use self::processes::ProcessChange;
-pub(crate) use self::session_key::SessionKey;
 pub(crate) use self::settings::RouterSettings;
 
 /// What the router holds.
@@ -184,15 +182,6 @@ impl Router {
     /// Limits the histories to a part of `memory`, the bytes that may be held for clients. Otherwise, they could keep new clients out.
     pub(crate) fn limit_histories(&mut self, memory: usize) {
         self.sessions.history.all = MAX_ALL.min(memory / MAX_SHARE);
-    }
-
-    /// Reports the state of the turns in a client's sessions, as [`Sessions::report_turns`] says.
-    pub(crate) fn report_turns(
-        &self,
-        client: ClientId,
-        output: &mut impl RouterOutput,
-    ) -> Option<Vec<(String, String)>> {
-        self.sessions.report_turns(&self.exchange, client, output)
     }
 
     /// Rejects new requests from now on.

@@ -1,10 +1,7 @@
 //! The interface through which the router sends messages and asks its owner.
 
 use super::batches::Batches;
-use super::session_key::SessionKey;
-use crate::service::agent::durable::Announcement;
-use crate::service::jsonrpc::{Envelope, code};
-use crate::{ClientId, CloseCode, Principal, Scope};
+use crate::{ClientId, CloseCode, Scope};
 
 /// Receives the messages that the router sends.
 pub(crate) trait RouterOutput {
@@ -19,11 +16,6 @@ pub(crate) trait RouterOutput {
         for client in clients {
             self.to_client(*client, &[text]);
         }
-    }
-    /// Passes on a request of the agent that the server answers in the place of a client.
-    /// [`Router::handle_served`](super::Router::handle_served) takes the answer of the owner.
-    fn serve(&mut self, request: ServedRequest<'_>) {
-        let _ = request;
     }
     /// Whether a client's message of this length must be refused, unless it is a prompt.
     fn is_long_json(&self, length: usize) -> bool {
@@ -60,11 +52,6 @@ pub(crate) trait RouterOutput {
     /// The batches whose requests were not all answered. [`RouterOutput::to_client`] and [`RouterOutput::to_agent`] let them
     /// [collect](Batches::collect) the responses.
     fn batches(&mut self) -> &mut Batches;
-    /// What the response to `initialize` announces to a client that can resume its connection with cursors.
-    fn announcement(&self, client: ClientId) -> Option<Announcement> {
-        let _ = client;
-        None
-    }
     /// What the response to `initialize` says about the server.
     fn server_facts(&self) -> ServerFacts {
         ServerFacts::default()
@@ -78,58 +65,4 @@ pub(crate) struct ServerFacts {
     pub(crate) max_message: Option<usize>,
     /// The directory in which agents start, which is where a new session probably works.
     pub(crate) directory: Option<String>,
-    /// The directory below which the server reads and writes files for clients.
-    pub(crate) files_below: Option<String>,
-}
-
-/// A request of the agent that the server answers.
-#[derive(Debug)]
-pub(crate) struct ServedRequest<'a> {
-    /// Identifies the request in [`Router::handle_served`](super::Router::handle_served).
-    pub(crate) id: u64,
-    pub(crate) client: ClientId,
-    pub(crate) principal: Principal,
-    /// The session that it names where its method has one.
-    pub(crate) session: Option<SessionKey>,
-    pub(crate) envelope: &'a Envelope<'a>,
-}
-
-/// Why the server cannot do what the agent asks for: a code and a message of JSON-RPC, and the cause.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ServedError {
-    pub(crate) code: i32,
-    pub(crate) message: &'static str,
-    pub(crate) why: String,
-}
-
-impl ServedError {
-    fn new(code: i32, message: &'static str, why: impl Into<String>) -> Self {
-        let why = why.into();
-        Self { code, message, why }
-    }
-
-    /// The request has wrong parameters.
-    pub(crate) fn params(why: impl Into<String>) -> Self {
-        Self::new(code::PARAMS, "Invalid params", why)
-    }
-
-    /// What the request names does not exist.
-    pub(crate) fn not_found(why: impl Into<String>) -> Self {
-        Self::new(code::NOT_FOUND, "Resource not found", why)
-    }
-
-    /// A limit is reached.
-    pub(crate) fn too_many(why: impl Into<String>) -> Self {
-        Self::new(code::TOO_MANY, "Too many", why)
-    }
-
-    /// The server does not permit it.
-    pub(crate) fn denied(why: impl Into<String>) -> Self {
-        Self::new(code::DENIED, "Access denied", why)
-    }
-
-    /// It has failed.
-    pub(crate) fn failed(why: impl Into<String>) -> Self {
-        Self::new(code::INTERNAL, "Internal error", why)
-    }
 }

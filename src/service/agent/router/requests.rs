@@ -137,8 +137,6 @@ pub(super) struct AgentRequest {
     pub(super) session: Option<SessionKey>,
     /// Whether it is `session/request_permission`.
     pub(super) permission: bool,
-    /// Whether the server answers it in the place of the client.
-    pub(super) is_served: bool,
     /// The message as the client got it, for a permission request that is not too long. It is sent again if another
     /// client takes the session over.
     pub(super) text: Option<Box<str>>,
@@ -154,7 +152,6 @@ record!(AgentRequest {
     places,
     session,
     permission,
-    is_served,
     text,
     approvers,
     since,

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::service::agent::initialize::ClientToolSet;
 use crate::service::agent::{AgentConfig, AgentProtocol, Approvals, UnknownSessions};
 
 /// The maximum length of a client's first message in bytes. It is kept as long as the agent runs.
@@ -47,8 +46,6 @@ pub(crate) struct RouterSettings {
     pub(crate) history: usize,
     /// Agent processes.
     pub(crate) processes: usize,
-    /// What the server can do for the agent in the place of clients that ask for it.
-    pub(crate) tools: ClientToolSet,
     /// Whether one process serves clients of every kind.
     pub(crate) is_one_process: bool,
     /// How long the agent may take to answer `initialize`.
@@ -73,7 +70,6 @@ impl RouterSettings {
             history: config.history,
             unknown_sessions: config.unknown_sessions,
             processes: config.max_agents.max(1),
-            tools: ClientToolSet::offered(config.client_files.is_some(), config.client_terminals),
             is_one_process: config.one_process,
             initialize_timeout: config.initialize_timeout,
             request_timeout: config.request_timeout,

@@ -12,7 +12,6 @@ mod processes;
 mod references;
 mod requests;
 mod separation;
-mod served;
 mod table;
 mod turns;
 
@@ -21,10 +20,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::initialize::ClientToolSet;
 use super::router::{
-    BatchSender, Batches, ProcessChange, Router, RouterOutput, RouterSettings, ServedRequest,
-    Viewer,
+    BatchSender, Batches, ProcessChange, Router, RouterOutput, RouterSettings, Viewer,
 };
 use super::{Approvals, UnknownSessions};
 use crate::service::agent::AgentProtocol;
@@ -44,8 +41,6 @@ pub(super) struct RecordedOutput {
     pub(super) away: Vec<ClientId>,
     /// The maximum length of a client's message. 0 is no limit.
     pub(super) max_json: usize,
-    /// The requests that the server serves: their numbers, methods, and whether they name a session.
-    pub(super) served: Vec<(u64, String, bool)>,
     /// The number of messages for clients. One for several clients counts once.
     pub(super) messages: usize,
     secrets: u64,
@@ -79,12 +74,6 @@ impl RouterOutput for RecordedOutput {
             let received = self.clients.entry(*client).or_default();
             received.push(text.to_owned());
         }
-    }
-
-    fn serve(&mut self, request: ServedRequest<'_>) {
-        let method = request.envelope.method().to_owned();
-        self.served
-            .push((request.id, method, request.session.is_some()));
     }
 
     fn is_long_json(&self, length: usize) -> bool {
@@ -146,7 +135,6 @@ impl Simulation {
             protocol: AgentProtocol::Acp,
             grace: Some(GRACE),
             processes: 3,
-            tools: ClientToolSet::default(),
             is_one_process: false,
             initialize_timeout: Some(INITIALIZE_TIMEOUT),
             approvals: Approvals::Owner,

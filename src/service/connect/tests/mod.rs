@@ -1,4 +1,3 @@
-mod durable;
 mod requests;
 
 use serde_json::Value;

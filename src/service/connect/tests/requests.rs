@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use super::value;
 use crate::random::Random;
 use crate::service::connect::requests::{Local, MAX_WAITING, Remote, Requests};
-use crate::service::jsonrpc::IdKey;
 
 fn request(id: &Value, method: &str) -> String {
     json!({"jsonrpc": "2.0", "id": id, "method": method}).to_string()
@@ -140,26 +139,6 @@ fn the_next_initialize_begins_afresh() {
     assert_eq!(requests.handle_local(&again), Local::Begin(&again));
     assert!(requests.has_waiting());
     assert_eq!(passed(requests.handle_local(note)), note);
-}
-
-#[test]
-fn a_request_that_was_given_up_has_its_response_even_if_the_server_answers_later() {
-    let mut requests = Requests::default();
-    requests.handle_local(&request(&json!(1), "x"));
-    let doubtful = ["1", "2"].map(IdKey::of).into();
-    let failed = requests.give_up(doubtful, "cut");
-    assert_eq!(failed.len(), 1);
-    assert_eq!(failure(&failed[0]), (json!(1), -32016));
-    let late = answer(&json!(1.0));
-    assert_eq!(requests.handle_remote(&late), Remote::Drop);
-    // A local side that uses the id again gets the response.
-    requests.handle_local(&request(&json!(1), "x"));
-    let again = answer(&json!(1));
-    assert_eq!(
-        requests.handle_remote(&again),
-        Remote::Pass((&*again).into())
-    );
-    assert!(!requests.has_waiting());
 }
 
 /// A request that one side has sent, as a naive model sees it.

@@ -76,20 +76,6 @@ impl Activity {
             };
         }
     }
-
-    /// The update that reports the state of a session. `is_asked` says that the agent waits for the client's permission.
-    fn report(&self, session: &str, is_asked: bool) -> String {
-        let state = match (self.is_running, &self.stop_reason) {
-            (true, _) if is_asked => r#""requires_action""#.to_owned(),
-            (true, _) => r#""running""#.to_owned(),
-            (false, Some(reason)) => format!(r#""idle","stopReason":{reason}"#),
-            (false, None) => r#""idle""#.to_owned(),
-        };
-        format!(
-            r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":{},"update":{{"sessionUpdate":"state_update","state":{state}}}}}}}"#,
-            quote(session)
-        )
-    }
 }
 
 impl Session {
@@ -123,67 +109,6 @@ impl Sessions {
                 bound.end_turn(name, data, output);
             }
         }
-    }
-}
-
-impl Sessions {
-    /// Reports the state of the turns in a client's sessions. In version 2, the client is sent updates. Otherwise, returns the states by
-    /// session, as JSON.
-    pub(crate) fn report_turns(
-        &self,
-        exchange: &Exchange,
-        client: ClientId,
-        output: &mut impl RouterOutput,
-    ) -> Option<Vec<(String, String)>> {
-        let state = exchange.clients.get(client)?;
-        let requests = &exchange.requests;
-        let is_asked = |session: &SessionKey| {
-            let mut asked = requests.of_agent.values();
-            asked.any(|request| {
-                request.permission
-                    && request.client == client
-                    && request.session.as_ref() == Some(session)
-            })
-        };
-        let sessions = state.sessions.iter().filter_map(|key| {
-            let session = self.get(key)?;
-            (session.controller() == Some(client)).then_some((key, session))
-        });
-        if state
-            .process
-            .is_some_and(|process| exchange.has_long_turns(process))
-        {
-            for (key, session) in sessions {
-                output.to_client(client, &[&session.activity.report(key, is_asked(key))]);
-            }
-            return None;
-        }
-        let turn = |key: &SessionKey| {
-            let ids = requests.ids_for(state, key);
-            let mut prompts = ids.into_iter().filter_map(|id| {
-                let request = requests.of_clients.get(id)?;
-                (request.call.class == RequestClass::Prompt).then_some(request)
-            });
-            match prompts.next() {
-                Some(prompt) => {
-                    let state = if is_asked(key) {
-                        "requires_action"
-                    } else {
-                        "running"
-                    };
-                    // A turn that another client began has no request of this client.
-                    let id = prompt.sender_ids.as_ref();
-                    let id = id.map(|ids| format!(r#","promptRequestId":{}"#, ids.id));
-                    format!(r#"{{"state":"{state}"{}}}"#, id.unwrap_or_default())
-                }
-                None => r#"{"state":"idle"}"#.to_owned(),
-            }
-        };
-        Some(
-            sessions
-                .map(|(key, _)| (key.to_string(), turn(key)))
-                .collect(),
-        )
     }
 }
 
