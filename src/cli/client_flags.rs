@@ -24,8 +24,6 @@ pub(crate) struct ClientSettings {
     pub(crate) give_up: Option<Duration>,
     /// How messages are separated on the standard streams.
     pub(crate) framing: Framing,
-    /// The maximum size of the messages that are kept.
-    pub(crate) buffer: usize,
     /// How long to wait for answers at the end.
     pub(crate) linger: Duration,
     /// The character that begins an escape of `attach`.
@@ -53,7 +51,6 @@ impl Default for ClientSettings {
             connect_timeout: Duration::from_secs(10),
             give_up: Some(Duration::from_secs(3600)),
             framing: Framing::Lines,
-            buffer: 4 << 20,
             linger: Duration::from_secs(5),
             escape: Some(b'~'),
         }

@@ -345,7 +345,7 @@ fn announce(
     let parent = rustix::process::getppid().filter(|_| is_part_of_its_parent(command, settings));
     let parent = parent.and_then(|parent| parent.as_raw_nonzero().get().try_into().ok());
     let content = AnnouncementContent {
-        pid: settings.announce.pid.or(parent),
+        pid: parent,
         address,
         path,
         token: tokens.only(),

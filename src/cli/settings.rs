@@ -81,11 +81,10 @@ pub(crate) struct Settings {
     pub(crate) record: RecordConfig,
 }
 
-/// The values of `--announce`, `--announce-pid` and `--announce-extra`.
+/// The values of `--announce` and `--announce-extra`.
 #[derive(Debug, Default)]
 pub(crate) struct AnnounceFlags {
     pub(crate) file: Option<String>,
-    pub(crate) pid: Option<u32>,
     pub(crate) extra: Map<String, Value>,
 }
 

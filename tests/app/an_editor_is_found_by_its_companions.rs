@@ -96,7 +96,7 @@ fn the_file_is_where_companions_look_and_names_the_editor() {
         head.contains("\r\nSec-WebSocket-Protocol: mcp\r\n"),
         "{head}"
     );
-    let other = home.editor(&["--announce-pid", "12345"]);
+    let other = home.editor(&["--announce-extra", r#"{"pid": 12345}"#]);
     assert_eq!(read(&home.file_of(&other).0)["pid"], json!(12345));
 }
 

@@ -224,15 +224,7 @@ fn connect(address: SocketAddr) -> Wire {
 
 #[test]
 fn the_program_limits_the_decompressed_size() {
-    let args = [
-        "echo",
-        "--deflate",
-        "--max-message",
-        "300000",
-        "--turn-bytes",
-        "65536",
-    ];
-    let program = Program::start(&args);
+    let program = Program::start(&["echo", "--deflate", "--max-message", "300000"]);
     let address = program.address();
     let mut wire = connect(address);
     // The server reads all of them at once, and each one needs more than a turn.

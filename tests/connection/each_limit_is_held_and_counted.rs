@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use crate::common::program::Program;
 use crate::common::traces::{TraceFile, eventually};
-use crate::common::{BINARY, TEXT, Wire, frame, request};
+use crate::common::{BINARY, TEXT, TestServer, Wire, frame, patient, request};
 
 /// A server with one limit, and the metric that counts how often it is exceeded.
 struct Limited {
@@ -198,12 +198,12 @@ fn the_size_of_a_head() {
 #[test]
 fn the_fields_of_a_head() {
     let metric = "outrigger_refusals_total{reason=\"head_fields\"}";
-    let server = Limited::new(&["--max-headers", "8"], metric);
-    // A handshake itself has five headers.
+    let server = Limited::new(&[], metric);
+    // At most 64, of which a handshake itself has five.
     let status = |more| server.status(&request_with(&"X: y\r\n".repeat(more))).1;
-    assert_eq!(status(3), "101");
+    assert_eq!(status(59), "101");
     server.expect_count(0.0);
-    assert_eq!(status(4), "431");
+    assert_eq!(status(60), "431");
     server.expect_count(1.0);
 }
 
@@ -283,23 +283,24 @@ fn the_time_of_each_phase() {
 
 #[test]
 fn the_work_of_a_turn() {
+    let mut config = patient();
+    (config.turn_bytes, config.turn_accepts) = (4096, 1);
+    let server = TestServer::echo(config);
     let metric = "outrigger_turn_limits_total{work=\"bytes\"}";
-    let server = Limited::new(&["--turn-bytes", "4096"], metric);
+    let count = || sample(server.address, metric);
     let mut wire = Wire::connect(server.address, "/");
     // The frame header has eight bytes.
     wire.send_frame(BINARY, &[7; 4095 - 8]);
     assert_eq!(wire.read_frame().payload.len(), 4095 - 8);
-    server.expect_count(0.0);
+    assert_eq!(count(), 0.0);
     wire.send_frame(BINARY, &[7; 4096 - 8]);
     assert_eq!(wire.read_frame().payload.len(), 4096 - 8);
-    server.expect_count(1.0);
+    eventually(metric, || count() == 1.0);
 
     let metric = "outrigger_turn_limits_total{work=\"accepts\"}";
-    let program = Program::start(&["echo", "--log", "off", "--turn-accepts", "1"]);
-    let address = program.address();
-    let wires = [(); 5].map(|()| Wire::connect(address, "/"));
+    let wires = [(); 5].map(|()| Wire::connect(server.address, "/"));
     // One turn per connection, including the one that requests the metrics.
-    assert!(sample(address, metric) >= 6.0);
+    assert!(sample(server.address, metric) >= 6.0);
     drop(wires);
 }
 

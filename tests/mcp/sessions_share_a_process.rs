@@ -526,9 +526,7 @@ fn a_principal_at_its_limit_does_not_end_the_processes_of_others() {
         "--start",
         "lazy",
         "--max-sessions",
-        "100",
-        "--max-sessions-each",
-        "3",
+        "6",
         "--token-file",
     ];
     let args = [&options[..], &[&path, "--", "sh", "-c", &script]].concat();

@@ -12,7 +12,7 @@ use super::super::flags::shared::FRAMING;
 use super::super::logging;
 use super::super::outcome::{Failure, Outcome, fail};
 use super::super::settings::Settings;
-use super::super::values::{duration, size};
+use super::super::values::duration;
 use super::listing;
 use crate::service::attach::{Attach, AttachConfig, Ending};
 use crate::service::{
@@ -104,19 +104,6 @@ const CONNECT_FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
-        name: "buffer",
-        takes: Takes::One("BYTES"),
-        default: Some("4MiB"),
-        help: "maximum size of the messages kept until the server confirms them, not counting the longest one; while half of it is in use, standard input is not read",
-        set: |settings, value| {
-            settings.client.buffer = size(value, 4096..=1 << 40)?;
-            Ok(())
-        },
-        accepts: samples(&["4096", "1GiB"]),
-        rejects: &["4095", "lots"],
-        ..Flag::BASE
-    },
-    Flag {
         name: "linger",
         takes: Takes::One("TIME"),
         default: Some("5s"),
@@ -139,6 +126,9 @@ fn advise_connect(problem: Problem) -> &'static str {
     }
 }
 
+/// The maximum size of the messages that are kept until an HTTP server has got them, in bytes.
+const BUFFER: usize = 4 << 20;
+
 /// How long a signal waits for the server's CLOSE, and then again for the reader of standard output.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -158,18 +148,15 @@ fn run_connect(mut settings: Settings) -> Result<Outcome, Failure> {
     bridge.framing = settings.client.framing;
     bridge.json = !settings.has("no-json");
     bridge.continue_sessions = !settings.has("no-resume");
-    bridge.buffer = settings.client.buffer;
     bridge.linger = settings.client.linger;
     bridge.give_up = settings.give_up();
     bridge.advise = advise_connect;
     let mut config: Config = std::mem::take(&mut settings.server);
     config.drain_timeout = DRAIN_TIMEOUT;
     // What was kept before the connection was open is sent at once.
-    let most = settings.client.buffer.saturating_mul(2);
-    config.max_outbound = config.max_outbound.max(most);
+    config.max_outbound = config.max_outbound.max(2 * bridge.buffer);
     if let Some(resume) = &mut config.resume {
-        resume.buffer = settings.client.buffer;
-        // The limit for all clients is no limit for a single one.
+        resume.buffer = bridge.buffer;
     }
     run_bridge(config, Box::new(Bridge::new(bridge)))
 }
@@ -186,7 +173,7 @@ fn run_http(mut settings: Settings, connect: Connect) -> Result<Outcome, Failure
     let bridge = HttpBridgeConfig {
         connect,
         framing: settings.client.framing,
-        buffer: settings.client.buffer,
+        buffer: BUFFER,
         linger: settings.client.linger,
         advise: advise_connect,
     };

@@ -45,19 +45,6 @@ events that it has missed, up to --replay. With 2026-07-28, a closed connection 
     program: ProgramArg::Required,
     default_path: "/mcp",
     is_http: true,
-    check: |settings| {
-        let flags = &settings.mcp;
-        for (name, each, all) in [
-            ("sessions", flags.max_sessions_each, flags.max_sessions),
-            ("requests", flags.max_requests_each, flags.max_requests),
-            ("replay", flags.max_replay_each, flags.max_replay),
-        ] {
-            if each.is_some_and(|each| each > all) {
-                return Err(format!("--max-{name}-each is greater than --max-{name}"));
-            }
-        }
-        Ok(())
-    },
     serves: Serves::One(|settings, params| {
         let config = McpConfig {
             endpoint: params.endpoint,
@@ -176,37 +163,11 @@ const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
-        name: "max-sessions-each",
-        takes: Takes::One("N"),
-        default_note: Some("--max-sessions, half of it if there are several principals"),
-        help: "maximum sessions and WebSocket clients of one principal",
-        set: |settings, value| {
-            settings.mcp.max_sessions_each = Some(number(value, COUNT)?);
-            Ok(())
-        },
-        accepts: samples(&["1"]),
-        rejects: &["0"],
-        ..Flag::BASE
-    },
-    Flag {
         name: "max-requests",
         takes: Takes::One("N"),
         default: Some("1024"),
         help: "maximum requests that wait for an answer; more get 503",
         set: |settings, value| put(&mut settings.mcp.max_requests, number(value, COUNT)),
-        accepts: samples(&["1"]),
-        rejects: &["0"],
-        ..Flag::BASE
-    },
-    Flag {
-        name: "max-requests-each",
-        takes: Takes::One("N"),
-        default_note: Some("--max-requests, half of it if there are several principals"),
-        help: "maximum requests of one principal that wait for an answer",
-        set: |settings, value| {
-            settings.mcp.max_requests_each = Some(number(value, COUNT)?);
-            Ok(())
-        },
         accepts: samples(&["1"]),
         rejects: &["0"],
         ..Flag::BASE
@@ -227,19 +188,6 @@ const FLAGS: &[Flag] = &[
         default: Some("16MiB"),
         help: "maximum size of the kept events of all sessions",
         set: |settings, value| put(&mut settings.mcp.max_replay, size(value, BYTES)),
-        accepts: samples(&["0", "1GiB"]),
-        rejects: &["much"],
-        ..Flag::BASE
-    },
-    Flag {
-        name: "max-replay-each",
-        takes: Takes::One("BYTES"),
-        default_note: Some("--max-replay, half of it if there are several principals"),
-        help: "maximum size of the kept events of all sessions of one principal",
-        set: |settings, value| {
-            settings.mcp.max_replay_each = Some(size(value, BYTES)?);
-            Ok(())
-        },
         accepts: samples(&["0", "1GiB"]),
         rejects: &["much"],
         ..Flag::BASE

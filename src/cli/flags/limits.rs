@@ -6,7 +6,6 @@ use std::num::NonZeroU32;
 use super::super::flag::{Flag, Takes, put, samples};
 use super::super::settings::Settings;
 use super::super::values::{duration, number, size};
-use crate::protocol::http::MAX_HEADERS;
 use crate::server::is_node_name;
 use crate::{Config, ResumeConfig};
 
@@ -99,36 +98,6 @@ pub(super) const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
-        name: "max-topics",
-        takes: Takes::One("N"),
-        default: Some("100000"),
-        help: "maximum topics that clients can be subscribed to in all",
-        set: |settings, value| {
-            put(
-                &mut settings.server.max_topics,
-                number(value, 1..=10_000_000),
-            )
-        },
-        accepts: samples(&["1", "10000000"]),
-        rejects: &["0", "10000001", "many"],
-        ..Flag::BASE
-    },
-    Flag {
-        name: "max-topics-per-client",
-        takes: Takes::One("N"),
-        default: Some("1000"),
-        help: "maximum topics that one client can be subscribed to",
-        set: |settings, value| {
-            put(
-                &mut settings.server.max_topics_per_client,
-                number(value, 1..=1_000_000),
-            )
-        },
-        accepts: samples(&["1", "1000000"]),
-        rejects: &["0", "1000001", "many"],
-        ..Flag::BASE
-    },
-    Flag {
         name: "affinity-cookie",
         takes: Takes::One("NAME=VALUE"),
         help: "cookie to set with each 101 response, for load balancers",
@@ -179,21 +148,6 @@ pub(super) const FLAGS: &[Flag] = &[
         rejects: &["1023", "2MiB"],
         ..Flag::BASE
     },
-    Flag {
-        name: "max-headers",
-        takes: Takes::One("N"),
-        default: Some("64"),
-        help: "maximum number of headers in a request; more get 431",
-        set: |settings, value| {
-            put(
-                &mut settings.server.limits.max_headers,
-                number(value, 8..=MAX_HEADERS),
-            )
-        },
-        accepts: samples(&["8"]),
-        rejects: &["7", "1000000"],
-        ..Flag::BASE
-    },
     MAX_MESSAGE,
     Flag {
         name: "max-json",
@@ -224,21 +178,6 @@ pub(super) const FLAGS: &[Flag] = &[
     DEFLATE,
     #[cfg(feature = "deflate")]
     Flag {
-        name: "deflate-level",
-        takes: Takes::One("N"),
-        default: Some("3"),
-        help: "compression level from 1 (fastest) to 9 (smallest)",
-        requires: Some("deflate"),
-        set: |settings, value| {
-            let level = number(value, 1..=9).map(|level| level as u8);
-            put(&mut settings.deflate.level, level)
-        },
-        accepts: samples(&["1", "9"]),
-        rejects: &["0", "10"],
-        ..Flag::BASE
-    },
-    #[cfg(feature = "deflate")]
-    Flag {
         name: "deflate-memory",
         takes: Takes::One("BYTES"),
         default: Some("64MiB"),
@@ -246,23 +185,6 @@ pub(super) const FLAGS: &[Flag] = &[
         requires: Some("deflate"),
         set: |settings, value| put(&mut settings.deflate.memory, size(value, 0..=1 << 40)),
         accepts: samples(&["0", "1GiB"]),
-        rejects: &["lots"],
-        ..Flag::BASE
-    },
-    #[cfg(feature = "deflate")]
-    Flag {
-        name: "deflate-min",
-        takes: Takes::One("BYTES"),
-        default_note: Some("64; 512 without context takeover and for broadcasts"),
-        help: "length of the shortest message to compress",
-        requires: Some("deflate"),
-        set: |settings, value| {
-            put(
-                &mut settings.deflate.min,
-                size(value, 0..=1 << 40).map(Some),
-            )
-        },
-        accepts: samples(&["0", "1KiB"]),
         rejects: &["lots"],
         ..Flag::BASE
     },
@@ -278,36 +200,6 @@ pub(super) const FLAGS: &[Flag] = &[
         },
         accepts: samples(&["100"]),
         rejects: &["-1", "fast"],
-        ..Flag::BASE
-    },
-    Flag {
-        name: "turn-bytes",
-        takes: Takes::One("BYTES"),
-        default: Some("512KiB"),
-        help: "maximum bytes read from one client before other clients get their turn",
-        set: |settings, value| {
-            put(
-                &mut settings.server.turn_bytes,
-                size(value, 4096..=64 << 20),
-            )
-        },
-        accepts: samples(&["4KiB", "64MiB"]),
-        rejects: &["4095"],
-        ..Flag::BASE
-    },
-    Flag {
-        name: "turn-accepts",
-        takes: Takes::One("N"),
-        default: Some("256"),
-        help: "maximum connections accepted from one listener before clients get their turn",
-        set: |settings, value| {
-            put(
-                &mut settings.server.turn_accepts,
-                number(value, 1..=100_000),
-            )
-        },
-        accepts: samples(&["1"]),
-        rejects: &["0"],
         ..Flag::BASE
     },
 ];

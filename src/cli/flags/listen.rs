@@ -131,23 +131,9 @@ pub(super) const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
-        name: "announce-pid",
-        takes: Takes::One("PID"),
-        default_note: Some("the server's; of an app without a program, its parent's"),
-        help: "the pid in the --announce file: that of the program to which the server belongs, such as an editor",
-        requires: Some("announce"),
-        set: |settings, value| {
-            settings.announce.pid = Some(number(value, 1..=i32::MAX as usize)? as u32);
-            Ok(())
-        },
-        accepts: samples(&["1"]),
-        rejects: &["0", "-1", "vim"],
-        ..Flag::BASE
-    },
-    Flag {
         name: "announce-extra",
         takes: Takes::One("JSON"),
-        help: "JSON object whose fields are added to the --announce file",
+        help: "JSON object whose fields are added to the --announce file, and replace those of the same name, such as the pid",
         requires: Some("announce"),
         set: |settings, value| {
             settings.announce.extra = match serde_json::from_str(value) {

@@ -107,7 +107,7 @@ pub fn mcp_older(data: &[u8]) {
     let (who, count) = [(Who::Person, 2), (Who::Everybody, 1)][usize::from(who % 2)];
     let mut world = World {
         older: ToOlder::new(),
-        bytes: Quota::new(MAX_BYTES, Some(MAX_BYTES)),
+        bytes: Quota::new(MAX_BYTES),
         processes: (0..count).map(|_| Process::new(who)).collect(),
         calls: BTreeMap::new(),
         serial: 0,
@@ -130,7 +130,7 @@ impl World {
     fn step(&mut self, operation: u8, argument: u8) {
         if operation >= UPGRADE {
             self.older = restored(&self.older);
-            let mut bytes = Quota::new(MAX_BYTES, Some(MAX_BYTES));
+            let mut bytes = Quota::new(MAX_BYTES);
             load_again(&self.bytes, &mut bytes);
             self.bytes = bytes;
             for process in &mut self.processes {

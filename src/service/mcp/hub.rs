@@ -201,9 +201,9 @@ impl Hub {
     pub(super) fn new(config: &super::McpConfig) -> Self {
         Self {
             callers: IdMap::default(),
-            requests: Quota::new(config.max_requests, config.max_requests_each),
-            bytes: Quota::new(config.max_replay, config.max_replay_each),
-            sessions: Quota::new(config.max_sessions, config.max_sessions_each),
+            requests: Quota::new(config.max_requests),
+            bytes: Quota::new(config.max_replay),
+            sessions: Quota::new(config.max_sessions),
             beginnings: Delays::new(Some(ANSWER_TIME)),
             timeouts: Delays::new(config.request_timeout),
             inputs: Delays::new(config.input_timeout),

@@ -112,21 +112,15 @@ pub struct McpConfig {
     pub session_idle: Option<Duration>,
     /// The same for a session whose client has only asked for lists, as a health check does. `None` is no limit.
     pub list_idle: Option<Duration>,
-    /// The maximum number of sessions.
+    /// The maximum number of sessions. If there are several principals, one of them may have half of it. This also holds for the next
+    /// limits. Clients without a principal count as one.
     pub max_sessions: usize,
-    /// The maximum number of sessions of one principal. By default, this is `max_sessions`, and half of it if there are several
-    /// principals. Clients without a principal count as one.
-    pub max_sessions_each: Option<usize>,
     /// The maximum number of requests that wait for an answer.
     pub max_requests: usize,
-    /// The maximum number of requests of one principal that wait for an answer. By default, it follows from `max_requests`.
-    pub max_requests_each: Option<usize>,
     /// The maximum number of bytes of events that one session keeps for a client that was cut.
     pub replay: usize,
     /// The maximum number of bytes of events that all sessions keep.
     pub max_replay: usize,
-    /// The maximum number of bytes of events that all sessions of one principal keep. By default, it follows from `max_replay`.
-    pub max_replay_each: Option<usize>,
 }
 
 impl McpConfig {
@@ -151,12 +145,9 @@ impl McpConfig {
             session_idle: Some(Duration::from_secs(30 * 60)),
             list_idle: Some(Duration::from_secs(2 * 60)),
             max_sessions: 256,
-            max_sessions_each: None,
             max_requests: 1024,
-            max_requests_each: None,
             replay: 256 << 10,
             max_replay: 16 << 20,
-            max_replay_each: None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A limit on what all principals hold together, and a limit for each principal.
+//! A limit on what all principals hold together, of which each principal has a share.
 
 use std::collections::HashMap;
 
@@ -19,8 +19,6 @@ pub(crate) enum Full {
 #[derive(Debug)]
 pub(crate) struct Quota {
     most: usize,
-    /// The limit of each principal. By default, its share of `most`.
-    most_each: Option<usize>,
     sharing: Sharing,
     used: usize,
     /// Principals that hold nothing have no entry.
@@ -29,17 +27,15 @@ pub(crate) struct Quota {
 
 state!(Quota {
     keep most,
-    keep most_each,
     sharing,
     used,
     each,
 });
 
 impl Quota {
-    pub(crate) fn new(most: usize, most_each: Option<usize>) -> Self {
+    pub(crate) fn new(most: usize) -> Self {
         Self {
             most,
-            most_each,
             sharing: Sharing::default(),
             used: 0,
             each: HashMap::new(),
@@ -51,19 +47,14 @@ impl Quota {
         self.sharing.note(principal, is_sole);
     }
 
-    fn most_each(&self) -> usize {
-        let share = || self.sharing.share_of(self.most);
-        self.most_each.unwrap_or_else(share)
-    }
-
     /// Counts `count` for a principal, if both limits allow it.
     pub(crate) fn take(&mut self, principal: &Principal, count: usize) -> Result<(), Full> {
         if count > self.most.saturating_sub(self.used) {
             return Err(Full::All);
         }
         let held = self.each.get(principal).copied().unwrap_or(0);
-        let most_each = self.most_each();
-        if count > most_each.saturating_sub(held) {
+        let share = self.sharing.share_of(self.most);
+        if count > share.saturating_sub(held) {
             return Err(Full::Principal);
         }
         if count > 0 {
@@ -139,21 +130,19 @@ mod tests {
     #[test]
     fn both_limits_hold_and_nothing_is_left_over() {
         let (ada, bob) = (Principal::User(1), Principal::User(2));
-        for most_each in [Some(3), None] {
-            let mut quota = Quota::new(5, most_each);
-            quota.note(&ada, false);
-            assert_eq!(quota.take(&ada, 4), Err(Full::Principal));
-            assert_eq!(quota.take(&ada, 3), Ok(()));
-            assert_eq!(quota.take(&ada, 1), Err(Full::Principal));
-            assert_eq!(quota.take(&bob, 3), Err(Full::All));
-            assert_eq!(quota.take(&bob, 2), Ok(()));
-            quota.give_back(&ada, 3);
-            assert_eq!((quota.used(), quota.each.len()), (2, 1));
-            quota.give_back(&bob, 2);
-            assert_eq!((quota.used(), quota.each.len()), (0, 0));
-        }
+        let mut quota = Quota::new(5);
+        quota.note(&ada, false);
+        assert_eq!(quota.take(&ada, 4), Err(Full::Principal));
+        assert_eq!(quota.take(&ada, 3), Ok(()));
+        assert_eq!(quota.take(&ada, 1), Err(Full::Principal));
+        assert_eq!(quota.take(&bob, 3), Err(Full::All));
+        assert_eq!(quota.take(&bob, 2), Ok(()));
+        quota.give_back(&ada, 3);
+        assert_eq!((quota.used(), quota.each.len()), (2, 1));
+        quota.give_back(&bob, 2);
+        assert_eq!((quota.used(), quota.each.len()), (0, 0));
         // A principal that is alone gets everything.
-        assert_eq!(Quota::new(5, None).take(&ada, 5), Ok(()));
+        assert_eq!(Quota::new(5).take(&ada, 5), Ok(()));
     }
 
     const MOST: usize = 1000;

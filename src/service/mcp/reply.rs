@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn the_oldest_events_make_room_and_streams_do_not_mix() {
-        let mut quota = Quota::new(1000, None);
+        let mut quota = Quota::new(1000);
         let ada = Principal::User(1);
         let mut replay = Replay::new(3 * (ENTRY + 1));
         let ids = [(1, "a"), (2, "b"), (1, "c"), (1, "d")]
