@@ -7,12 +7,12 @@ use std::net::Ipv4Addr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use super::access::{Access, Peers, Scope};
 use super::address::Listen;
 use super::id::MAX_SLOTS;
-use super::metrics::Metrics;
-use super::policy::{Access, Peers, Scope};
-use super::resume_token::is_node_name;
-use super::status::StatusFields;
+use super::observe::metrics::Metrics;
+use super::observe::status::StatusFields;
+use super::resume::token::is_node_name;
 use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::TlsConfig;

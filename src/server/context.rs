@@ -4,17 +4,17 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use super::access::{LinkTarget, Principal, Scope};
 use super::address::{ListenAddress, Remote};
 use super::client::{Client, Delivery, Keep};
-use super::client_query::ClientQuery;
 use super::config::Config;
 use super::core::Core;
 use super::error::SendError;
+use super::event_loop::scheduler::Work;
+use super::event_loop::sources::{Interest, Readiness};
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
-use super::policy::{LinkTarget, Principal, Scope};
-use super::scheduler::Work;
-use super::sources::{Interest, Readiness};
-use super::status::Status;
+use super::observe::client_query::ClientQuery;
+use super::observe::status::Status;
 use super::topics::SubscribeError;
 use crate::protocol::{CloseCode, CloseReason, Message, Response, Time};
 

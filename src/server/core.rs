@@ -6,23 +6,23 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use super::access::is_one_of;
 use super::address::{ListenAddress, Remote};
-use super::budget::CLIENT_SHARE;
 use super::client::{Broadcast, Client, Join};
-use super::client_query::ClientQuery;
 use super::config::Config;
-use super::connector::Resolver;
 use super::env::{Env, WRITE_BUFFER};
-use super::history::{History, PERIOD};
+use super::event_loop::budget::CLIENT_SHARE;
+use super::event_loop::scheduler::Work;
+use super::event_loop::shutdown::Shutdown;
+use super::event_loop::sources::{Interest, Readiness, Sources};
+use super::event_loop::timers::Timers;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
-use super::policy::is_one_of;
+use super::observe::client_query::ClientQuery;
+use super::observe::history::{History, PERIOD};
+use super::observe::status::{Status, StatusFields};
+use super::outgoing::Resolver;
 use super::registry::Registry;
-use super::scheduler::Work;
-use super::shutdown::Shutdown;
-use super::sources::{Interest, Readiness, Sources};
-use super::status::{Status, StatusFields};
 use super::stream::Stream;
-use super::timers::Timers;
 use super::topics::Topics;
 use crate::protocol::{Message, Time};
 use crate::sys::trim_heap;
@@ -67,7 +67,7 @@ pub(super) struct Core {
     pub(super) upgrade_callers: Vec<ClientId>,
     /// Opens connections in memory instead of sockets.
     #[cfg(any(test, fuzzing))]
-    pub(super) dialer: Option<super::memory_stream::Dialer>,
+    pub(super) dialer: Option<super::simulation::memory_stream::Dialer>,
 }
 
 impl Core {

@@ -4,15 +4,15 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::budget::{Budget, CLIENT_SHARE};
+use super::access::{Addresses, Failures, Links};
 use super::client::{Batches, Broadcast};
-use super::clock::{Nanos, Stopwatch};
 use super::config::Config;
-use super::counters::Counters;
+use super::event_loop::budget::{Budget, CLIENT_SHARE};
+use super::event_loop::clock::{Nanos, Stopwatch};
+use super::event_loop::scheduler::{AccountId, Payer, Phase, Scheduler, Work};
 use super::id::{ClientId, ServiceId};
-use super::memory::Memory;
-use super::policy::{Addresses, Failures, Links};
-use super::scheduler::{AccountId, Payer, Phase, Scheduler, Work};
+use super::limits::memory::Memory;
+use super::observe::counters::Counters;
 use super::tls::Scratch;
 use crate::protocol::deflate::Compression;
 use crate::protocol::{Shared, Time};

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use super::context::Context;
+use super::event_loop::wakeup::Bell;
 use super::id::{ClientId, ServiceId};
+use super::observe::status::Status;
 use super::service::Service;
-use super::status::Status;
-use super::wakeup::Bell;
 use crate::protocol::{CloseCode, OwnedMessage};
 
 /// The maximum number of commands that one turn of the loop executes.

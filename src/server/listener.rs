@@ -111,7 +111,7 @@ impl Reserve {
 
 /// A listening socket. The system reports readiness once, so it is stored here until the queue is empty.
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(crate) struct Listener {
     socket: Socket,
     /// The address for which it was opened.
     name: String,
@@ -128,7 +128,7 @@ pub(super) struct Listener {
 
 /// A listening socket of the program that this one replaces.
 #[derive(Debug)]
-pub(super) struct PassedListener {
+pub(crate) struct PassedListener {
     /// The address for which it was opened.
     name: String,
     /// `None` in a rehearsal.

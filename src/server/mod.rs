@@ -13,57 +13,31 @@
 //! * *An idle client holds nothing*: all clients share the loop's read buffer and write buffer, and rarely used state
 //!   is behind a pointer in the client's entry.
 
+mod access;
 mod address;
-mod admin;
 mod agreement;
-mod authorization;
-mod budget;
-mod capacity;
 mod client;
-mod client_query;
-mod clock;
 mod config;
-mod connecting;
-mod connector;
 mod context;
 mod core;
-mod counters;
-mod deadlines;
-mod draining;
 mod env;
 mod error;
 mod event_loop;
-mod forwarding;
 mod handle;
-mod health;
-mod history;
 mod id;
+mod limits;
 mod listener;
-mod memory;
-#[cfg(any(test, fuzzing))]
-pub(crate) mod memory_stream;
-mod metrics;
-mod operator;
-mod policy;
-mod reading;
+mod observe;
+mod outgoing;
 mod registry;
-mod requesting;
 mod requests;
-mod resume_token;
-mod resumption;
-mod scheduler;
-mod server_metrics;
+mod resume;
 mod service;
-mod shutdown;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod simulation;
-mod sources;
-mod startup;
-mod status;
 mod stream;
 #[cfg(test)]
 mod tests;
-mod timers;
 #[cfg(feature = "tls")]
 mod tls;
 #[cfg(not(feature = "tls"))]
@@ -71,47 +45,45 @@ mod tls;
 mod tls;
 mod topics;
 mod upgrade;
-mod wakeup;
-mod wheel;
 
-#[cfg(feature = "cli")]
-pub(crate) use address::split_security;
-pub use address::{Listen, ListenAddress, ParseListenError, Remote};
-#[cfg(feature = "cli")]
-pub(crate) use admin::is_reserved_path;
-pub(crate) use capacity::too_little_memory;
-pub use client::Keep;
-#[cfg(feature = "cli")]
-pub(crate) use config::is_base_path;
-pub use config::{Config, ConfigError, ResumeConfig};
-pub use connector::{Connect, ConnectError, ParseTargetError, Proxies, Retry, Target};
-pub use context::Context;
-pub use counters::Traffic;
-pub use error::{Error, SendError};
-pub use event_loop::{Ended, Server};
-pub use handle::{Handle, Stopped};
-pub use id::{ClientId, ParseClientIdError, ServiceId, SourceId, TimerId};
-pub use metrics::{Histogram, Metrics};
-pub use policy::{
+pub use access::{
     Access, Credential, LinkTarget, ParsePeersError, ParseResourceError, ParseScopeError,
     ParseSecretError, Peers, Principal, ProtectedResource, Scope, Secret, Token, Tokens,
     TokensError,
 };
 #[cfg(feature = "cli")]
-pub(crate) use policy::{RejectionHints, words};
-pub(crate) use policy::{is_token_protocol, percent_decode, without_token};
+pub(crate) use access::{RejectionHints, words};
+pub(crate) use access::{is_token_protocol, percent_decode, without_token};
 #[cfg(feature = "cli")]
-pub(crate) use resume_token::is_node_name;
-pub(crate) use resumption::without_resume;
+pub(crate) use address::split_security;
+pub use address::{Listen, ListenAddress, ParseListenError, Remote};
+pub use client::Keep;
+#[cfg(feature = "cli")]
+pub(crate) use config::is_base_path;
+pub use config::{Config, ConfigError, ResumeConfig};
+pub use context::Context;
+pub use error::{Error, SendError};
+pub use event_loop::sources::{Interest, Readiness};
+pub use event_loop::startup::AdoptedOrphans;
+pub use event_loop::wakeup::Reload;
+pub use event_loop::{Ended, Server};
+pub use handle::{Handle, Stopped};
+pub use id::{ClientId, ParseClientIdError, ServiceId, SourceId, TimerId};
+pub(crate) use limits::capacity::too_little_memory;
+pub use observe::counters::Traffic;
+pub use observe::metrics::{Histogram, Metrics};
+pub use observe::status::{ClientStatus, ResumeStatus, Status, StatusFields, StatusValue};
+pub use outgoing::{Connect, ConnectError, ParseTargetError, Proxies, Retry, Target};
+#[cfg(feature = "cli")]
+pub(crate) use requests::admin::is_reserved_path;
+#[cfg(feature = "cli")]
+pub(crate) use resume::token::is_node_name;
+pub(crate) use resume::without_resume;
 pub(crate) use service::continue_service;
 pub use service::{ResponseEvent, Route, Service};
-pub use sources::{Interest, Readiness};
-pub use startup::AdoptedOrphans;
-pub use status::{ClientStatus, ResumeStatus, Status, StatusFields, StatusValue};
 #[cfg(all(feature = "tls", any(test, fuzzing)))]
 pub(crate) use tls::simulation::converse as converse_over_tls;
 #[cfg(feature = "tls")]
 pub use tls::{ClientTls, TlsConfig, TlsError, TlsIdentity};
 pub use topics::SubscribeError;
 pub use upgrade::{Passed, Successor};
-pub use wakeup::Reload;

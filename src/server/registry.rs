@@ -6,8 +6,8 @@ use std::time::Duration;
 use slab::Slab;
 
 use super::client::{Client, Handshake};
+use super::event_loop::wheel::Link;
 use super::id::{ClientId, MAX_SLOTS};
-use super::wheel::Link;
 use crate::protocol::Time;
 use crate::record::RecordError;
 

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::connector::ConnectError;
+use super::access::{LinkTarget, Scope};
 use super::context::Context;
+use super::event_loop::sources::Readiness;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
-use super::metrics::{Histogram, Metrics};
-use super::policy::{LinkTarget, Scope};
-use super::sources::Readiness;
-use super::status::StatusFields;
+use super::observe::metrics::{Histogram, Metrics};
+use super::observe::status::StatusFields;
+use super::outgoing::ConnectError;
 use crate::protocol::client::ResponseHead;
 use crate::protocol::{Accept, CloseReason, Message, Rejection, Request, Response, StatusCode};
 use crate::record::{Loader, RecordError, Saver};

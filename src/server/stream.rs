@@ -18,7 +18,7 @@ use crate::sys::{is_connected, set_keepalive, unsent_bytes};
 
 /// A client's socket, or a pair of buffers in tests and fuzzers.
 #[derive(Debug)]
-pub(super) enum Stream {
+pub(crate) enum Stream {
     /// A TCP or unix socket. Both are read, written and shut down in the same way, and one variant keeps `Client` small.
     Socket(TcpStream),
     /// A socket whose bytes are encrypted.
@@ -27,7 +27,7 @@ pub(super) enum Stream {
     /// The socket of a client whose connection was cut is closed. There is nothing to read, and no room to write.
     Closed,
     #[cfg(any(test, fuzzing))]
-    Memory(super::memory_stream::MemoryStream),
+    Memory(super::simulation::memory_stream::MemoryStream),
 }
 
 /// A closed stream is saved as nothing. A stream over TLS cannot be saved: its client ends or is detached before.
@@ -59,12 +59,12 @@ impl Record for Stream {
 
 /// Details of the last read over TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct LastRead {
+pub(crate) struct LastRead {
     /// The number of bytes that were read from the socket.
     pub(super) wire: usize,
     /// Whether there may be more to read now.
     pub(super) more: bool,
-    /// The work of decrypting. See [`Budget`](super::budget::Budget).
+    /// The work of decrypting. See [`Budget`](super::event_loop::budget::Budget).
     pub(super) work: usize,
     /// Whether this read has completed the handshake.
     pub(super) opens: bool,
@@ -74,7 +74,7 @@ pub(super) struct LastRead {
 
 /// Details of the last write over TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct LastWrite {
+pub(crate) struct LastWrite {
     /// The number of bytes that were written to the socket.
     pub(super) sent: usize,
     /// Whether the socket may have room even if not all output was taken.

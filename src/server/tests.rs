@@ -653,7 +653,7 @@ fn near_the_limit_of_memory_the_client_that_holds_most_ends_and_frees_it() {
     let mut world = World::new(7).expect("an epoll instance");
     let env = &mut world.server.ctx.core.env;
     env.config.memory = Some(200_000);
-    env.memory = super::memory::Memory::new(Some(200_000));
+    env.memory = super::limits::memory::Memory::new(Some(200_000));
     let clients: Vec<_> = (0..5).map(|_| world.connect()).collect();
     for client in &clients {
         world.stream(*client).wire().room = 1 << 20;

@@ -3,8 +3,8 @@
 use super::{Ledger, number_of, numbered};
 use crate::ClientId;
 use crate::fuzz::protocol::write_frame;
-use crate::server::memory_stream::MemoryStream;
 use crate::server::simulation::World;
+use crate::server::simulation::memory_stream::MemoryStream;
 
 /// The state of a client's current connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

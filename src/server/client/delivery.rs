@@ -11,7 +11,7 @@ use super::upstream::{LastConnection, Upstream};
 use crate::protocol::{Accept, CloseReason, Time};
 use crate::record::record;
 use crate::server::config::ResumeConfig;
-use crate::server::resume_token::{ResumeToken, Secret};
+use crate::server::resume::token::{ResumeToken, Secret};
 use crate::server::tls::PeerCertificate;
 
 /// A PING that asks for a confirmation is sent after messages of 1/16 of the resume buffer.

@@ -8,9 +8,9 @@ use super::wire::Wire;
 use crate::log_event::{Field, log_event, word};
 use crate::protocol::http::{HttpConnection, HttpDate, HttpState};
 use crate::protocol::{CloseReason, Rejection, Request, Response, StatusCode, Time};
-use crate::server::budget::CALL;
 use crate::server::env::Env;
 use crate::server::error::SendError;
+use crate::server::event_loop::budget::CALL;
 
 impl Wire {
     /// Records that the caller is gone. Returns whether its call had not been completely answered, so that the service has

@@ -26,11 +26,11 @@ use crate::protocol::http::HttpState;
 use crate::protocol::{
     Accept, CloseCode, CloseReason, NextStep, StatusCode, Time, Timeout, WebSocket,
 };
-use crate::server::connector::ConnectError;
 use crate::server::core::earlier;
-use crate::server::counters::Outcome;
 use crate::server::env::{Env, News};
 use crate::server::error::SendError;
+use crate::server::observe::counters::Outcome;
+use crate::server::outgoing::ConnectError;
 use crate::server::tls::TlsStream;
 
 /// The minimum rate, in bytes per second, at which the peer of a closing connection must read.

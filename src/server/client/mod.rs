@@ -46,12 +46,12 @@ pub(super) use self::upstream::Upstream;
 use self::wire::Flags;
 pub(super) use self::wire::Wire;
 use super::address::Remote;
-use super::counters::Traffic;
 use super::env::{Env, News};
+use super::event_loop::scheduler::Work;
+use super::event_loop::wheel::Link;
 use super::id::{ClientId, ServiceId};
-use super::scheduler::Work;
+use super::observe::counters::Traffic;
 use super::stream::Stream;
-use super::wheel::Link;
 use crate::protocol::Time;
 use crate::record::record;
 

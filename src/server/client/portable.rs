@@ -5,7 +5,7 @@ use super::wire::Flag;
 use super::{Client, ClientFlag};
 use crate::protocol::{CloseReason, WebSocket};
 use crate::server::env::Env;
-use crate::server::scheduler::AccountId;
+use crate::server::event_loop::scheduler::AccountId;
 
 impl Client {
     /// Compresses every message that waits for it, because another process cannot continue a compressor, and keeps what it needs to

@@ -8,8 +8,8 @@ use super::delivery::Detached;
 use crate::protocol::http::{HttpConnection, HttpState};
 use crate::protocol::{Time, WebSocket};
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
-use crate::server::connector::{Outgoing, Phase};
 use crate::server::error::SendError;
+use crate::server::outgoing::{Outgoing, Phase};
 
 /// The protocol of a connection.
 #[derive(Debug)]

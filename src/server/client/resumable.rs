@@ -21,8 +21,8 @@ use crate::protocol::{
     Accept, Cause, CloseCode, CloseReason, Message, State, StatusCode, Time, WebSocket,
 };
 use crate::server::env::{Env, News};
-use crate::server::resume_token::{ResumeToken, Secret};
-use crate::server::status::ResumeStatus;
+use crate::server::observe::status::ResumeStatus;
+use crate::server::resume::token::{ResumeToken, Secret};
 
 /// How many bytes of messages are resent in one piece of work, and how many of these bytes count as a unit of work.
 const RESENT: (usize, usize) = (64 << 10, 2048);

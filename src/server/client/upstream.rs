@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::protocol::Time;
-use crate::server::connector::{Connect, Failures};
 use crate::server::id::ClientId;
+use crate::server::outgoing::{Connect, Failures};
 
 /// A connection counts as stable if it lasts this long or carries a message.
 const STABLE: Duration = Duration::from_secs(10);

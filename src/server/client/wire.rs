@@ -21,12 +21,12 @@ use crate::protocol::client::{ExchangeEvent, HandshakeError};
 use crate::protocol::http::{HttpConnection, HttpEvent, TraceParent};
 use crate::protocol::{Cause, CloseReason, NextStep, Request, Time};
 use crate::record::{Loader, Record, RecordError, Saver, record};
+use crate::server::access::CredentialId;
 use crate::server::address::Remote;
-use crate::server::connector::{ConnectError, Phase};
 use crate::server::env::Env;
+use crate::server::event_loop::scheduler::AccountId;
 use crate::server::id::ClientId;
-use crate::server::policy::CredentialId;
-use crate::server::scheduler::AccountId;
+use crate::server::outgoing::{ConnectError, Phase};
 use crate::server::stream::Stream;
 use crate::server::tls::{PeerCertificate, Scratch, TlsStream};
 
@@ -600,7 +600,9 @@ impl Wire {
 
     /// The connection in memory, if it is one.
     #[cfg(any(test, fuzzing))]
-    pub(crate) fn memory_stream(&self) -> Option<&crate::server::memory_stream::MemoryStream> {
+    pub(crate) fn memory_stream(
+        &self,
+    ) -> Option<&crate::server::simulation::memory_stream::MemoryStream> {
         match &self.stream {
             Stream::Memory(stream) => Some(stream),
             _ => None,

@@ -11,9 +11,9 @@ use super::protocol::Protocol;
 use super::wire::Wire;
 use crate::protocol::CloseReason;
 use crate::protocol::deflate::SLICE;
-use crate::server::budget::WRITE;
 use crate::server::env::{Env, News, WRITE_BUFFER};
-use crate::server::scheduler::Work;
+use crate::server::event_loop::budget::WRITE;
+use crate::server::event_loop::scheduler::Work;
 
 /// The maximum number of bytes written to one client in one piece of work.
 const WRITE_PER_TURN: usize = 1 << 20;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::protocol::{CloseCode, Message};
-use crate::server::connector::{Connect, ConnectError, Proxies, Retry};
+use crate::server::outgoing::{Connect, ConnectError, Proxies, Retry};
 use crate::server::{ClientId, Context};
 
 /// The maximum number of connections that the service opens, so that it does not go on for ever.

@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::World;
+use super::memory_stream::{Dial, MemoryStream};
 use crate::protocol::handshake::accept_key;
 use crate::protocol::{OpCode, apply_mask};
 use crate::server::event_loop::SocketEvent;
-use crate::server::memory_stream::{Dial, MemoryStream};
 use crate::server::{ClientId, Context};
 
 /// All servers.
@@ -611,7 +611,7 @@ impl World {
 
     /// Replaces the access settings.
     pub(crate) fn replace_access(&mut self) {
-        let access = crate::server::policy::Access {
+        let access = crate::server::access::Access {
             tokens: "s3cret".parse().expect("valid"),
             ..Default::default()
         };

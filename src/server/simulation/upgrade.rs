@@ -24,7 +24,7 @@ impl<S: Service + Default> World<S> {
         let passes = to.descriptors().iter().map(|saved| match saved {
             Saved::Descriptor(_) => unreachable!("there are no sockets"),
             Saved::Simulated(stream) => {
-                let stream = stream.downcast_ref::<crate::server::memory_stream::MemoryStream>();
+                let stream = stream.downcast_ref::<super::memory_stream::MemoryStream>();
                 Restored::Simulated(Box::new(stream.expect("a stream").clone()))
             }
         });

@@ -19,7 +19,7 @@ use yasna::{ASN1Result, BERReader, BERReaderSeq, Tag, TagClass};
 
 use super::config::{TlsConfig, TlsError};
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
-use crate::server::policy::is_plain_name;
+use crate::server::access::is_plain_name;
 
 /// How long a self-signed certificate is valid. Browsers reject certificates for more than 398 days.
 const VALIDITY: Duration = Duration::from_secs(397 * 24 * 3600);

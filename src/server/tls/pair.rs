@@ -7,7 +7,7 @@ use std::io::{self, IoSlice};
 use super::simulation::{self, MAX_HELD, client_tls, data};
 use super::stream::{Scratch, TlsStream};
 use super::{ClientTls, TlsConfig};
-use crate::server::memory_stream::MemoryStream;
+use crate::server::simulation::memory_stream::MemoryStream;
 use crate::server::stream::Stream;
 
 /// One side of the conversation. Byte `n` of what it sends is `n % 251`.

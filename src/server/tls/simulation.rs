@@ -13,7 +13,7 @@ use rustls::{
 
 use super::stream::{Scratch, TlsStream};
 use super::{ClientTls, TlsConfig, TlsIdentity};
-use crate::server::memory_stream::MemoryStream;
+use crate::server::simulation::memory_stream::MemoryStream;
 use crate::server::stream::Stream;
 
 /// More than the memory that a stream may hold for its peer: an incomplete record, one that was decrypted, and a read.

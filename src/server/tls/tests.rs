@@ -11,8 +11,8 @@ use super::pair::Pair;
 use super::simulation::{client_tls, config};
 use super::stream::{Scratch, TlsStream};
 use super::{ClientTls, TlsConfig, TlsIdentity};
-use crate::server::memory_stream::MemoryStream;
 use crate::server::simulation::World;
+use crate::server::simulation::memory_stream::MemoryStream;
 use crate::server::stream::Stream;
 
 /// A certificate with these alternative names and this common name.

@@ -25,13 +25,13 @@ use crate::protocol::{
 };
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record, text_of};
 use crate::server::client::{Client, ClientEnd};
-use crate::server::clock::Clock;
 use crate::server::core::Core;
 use crate::server::event_loop::Server;
+use crate::server::event_loop::clock::Clock;
+use crate::server::event_loop::timers::Timers;
 use crate::server::id::{ClientId, ServiceId};
 use crate::server::registry::Registry;
 use crate::server::service::{Service, continue_service};
-use crate::server::timers::Timers;
 use crate::server::topics::SavedTopic;
 
 /// The CLOSE of clients that cannot be carried over.

@@ -7,7 +7,6 @@ mod figures;
 mod initialize;
 pub(crate) mod named;
 mod per_client;
-mod process;
 mod processes;
 mod receivers;
 mod response;

@@ -14,7 +14,7 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ServerConfig, ServerConnection, SupportedProtocolVersion};
 
-use crate::server::memory_stream::MemoryStream;
+use crate::server::simulation::memory_stream::MemoryStream;
 use crate::server::stream::Stream;
 use crate::server::tls::pair::Pair;
 use crate::server::tls::simulation::MAX_HELD;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use super::processes::Run;
+use super::process_table::Run;
 use super::session_key::SessionKey;
 use crate::record::record;
 use crate::service::agent::initialize::Capabilities;

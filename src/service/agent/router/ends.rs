@@ -4,7 +4,7 @@
 use super::Router;
 use super::batches::BatchSender;
 use super::output::RouterOutput;
-use super::processes::{ProcessChange, ProcessFigures};
+use super::process_table::{ProcessChange, ProcessFigures};
 use super::requests::{AgentRequest, ClientRequest, RequestClass};
 use crate::service::jsonrpc::{Envelope, code};
 use crate::{ClientId, Time};

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::clients::{ClientState, Clients, remove};
 use super::counters::RouterCounters;
 use super::output::RouterOutput;
-use super::processes::{Process, Processes};
+use super::process_table::{Process, Processes};
 use super::requests::{ClientCall, ClientRequest, RequestClass, Requests, cancelled_id};
 use super::session_key::SessionKey;
 use super::settings::RouterSettings;

@@ -7,7 +7,7 @@ use super::Router;
 use super::exchange::Exchange;
 use super::observers::name_of;
 use super::output::RouterOutput;
-use super::processes::Process;
+use super::process_table::Process;
 use super::requests::RequestClass;
 use crate::service::agent::Approvals;
 use crate::service::agent::initialize::{

@@ -38,7 +38,7 @@ mod mode;
 mod observers;
 mod output;
 mod placement;
-mod processes;
+mod process_table;
 mod requests;
 mod session_key;
 mod sessions;
@@ -57,7 +57,7 @@ pub(crate) use self::batches::{BatchSender, Batches, Collected};
 pub(crate) use self::counters::RouterCounters;
 pub(crate) use self::observers::Viewer;
 pub(crate) use self::output::{RouterOutput, ServerFacts};
-pub(crate) use self::processes::ProcessChange;
+pub(crate) use self::process_table::ProcessChange;
 pub(crate) use self::settings::RouterSettings;
 
 /// What the router holds.

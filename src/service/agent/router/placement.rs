@@ -1,7 +1,7 @@
 //! Which process serves a client, and which processes are still in use.
 
 use super::Router;
-use super::processes::Process;
+use super::process_table::Process;
 use crate::Principal;
 
 impl Router {

@@ -48,7 +48,7 @@ use super::ended_sessions::{EndedSessions, SessionRecord};
 use super::exchange::Exchange;
 use super::history::{History, HistoryBudget, MAX_ALL};
 use super::output::RouterOutput;
-use super::processes::{Processes, Run};
+use super::process_table::{Processes, Run};
 use super::requests::{AbandonedRequest, Requests};
 use super::session_key::SessionKey;
 use super::settings::RouterSettings;

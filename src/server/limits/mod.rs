@@ -1,0 +1,4 @@
+//! What clients may take: the number of clients and calls, and the memory that they make the server hold.
+
+pub(super) mod capacity;
+pub(super) mod memory;
