@@ -12,8 +12,8 @@ use std::time::Duration;
 use outrigger::protocol::client::ResponseHead;
 use outrigger::protocol::deflate::DeflateConfig;
 use outrigger::{
-    ClientId, CloseReason, Config, Connect, ConnectError, Context, Limits, Message, Retry, Server,
-    Service, Timeouts,
+    ClientId, CloseReason, Config, Connect, ConnectError, Context, Limits, Message, Outgoing,
+    Retry, Server, Service, Timeouts,
 };
 
 /// Which connection is open.
@@ -63,17 +63,6 @@ impl Service for Cases {
         self.connect(ctx);
     }
 
-    fn connect_opened(&mut self, _: &mut Context, _: ClientId, _: &ResponseHead<'_>) {
-        if let Step::Case(case) = self.step {
-            println!("case {case} of {}", self.count);
-        }
-    }
-
-    fn connect_failed(&mut self, ctx: &mut Context, _: ClientId, error: &ConnectError) {
-        self.failed = Some(error.to_string());
-        ctx.stop();
-    }
-
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
         match (&self.step, message) {
             (Step::Count, Message::Text(count)) => self.count = count.parse().unwrap_or_default(),
@@ -94,6 +83,23 @@ impl Service for Cases {
 
     fn failure(&self) -> Option<&str> {
         self.failed.as_deref()
+    }
+
+    fn outgoing(&mut self) -> Option<&mut dyn Outgoing> {
+        Some(self)
+    }
+}
+
+impl Outgoing for Cases {
+    fn connect_opened(&mut self, _: &mut Context, _: ClientId, _: &ResponseHead<'_>) {
+        if let Step::Case(case) = self.step {
+            println!("case {case} of {}", self.count);
+        }
+    }
+
+    fn connect_failed(&mut self, ctx: &mut Context, _: ClientId, error: &ConnectError) {
+        self.failed = Some(error.to_string());
+        ctx.stop();
     }
 }
 

@@ -174,7 +174,7 @@ pub mod protocol;
 #[cfg(test)]
 mod random;
 #[cfg(feature = "server")]
-pub mod record;
+mod record;
 #[cfg(feature = "server")]
 mod secret;
 #[cfg(feature = "server")]
@@ -187,20 +187,35 @@ mod text;
 #[cfg(feature = "cli")]
 mod web;
 
+/// Replacing the program of a server without ending its clients.
+///
+/// The new program gets the sockets and what each service has written down. A service that continues implements [`Portable`]. A
+/// program checks with [`Passed`] whether it replaces another one, and becomes another one with [`Successor`].
+///
+/// [`Portable`]: upgrade::Portable
+/// [`Passed`]: upgrade::Passed
+/// [`Successor`]: upgrade::Successor
+#[cfg(feature = "server")]
+pub mod upgrade {
+    pub use serde_json::Value;
+
+    pub use crate::record::{Loader, RecordError, Saver};
+    pub use crate::server::{AdoptedOrphans, Passed, Portable, Successor};
+}
+
 pub use protocol::{
     Accept, Cause, CloseCode, CloseReason, Limits, Message, OwnedMessage, ProtocolError, Rejection,
     Request, Response, StatusCode, Time, Timeouts,
 };
 #[cfg(feature = "server")]
 pub use server::{
-    Access, AdoptedOrphans, ClientId, ClientStatus, Config, ConfigError, Connect, ConnectError,
-    Context, Credential, Ended, Error, Handle, Histogram, Interest, Keep, LinkTarget, Listen,
-    ListenAddress, Metrics, ParseClientIdError, ParseListenError, ParsePeersError,
-    ParseResourceError, ParseScopeError, ParseSecretError, ParseTargetError, Passed, Peers,
-    Principal, ProtectedResource, Proxies, Readiness, Reload, Remote, ResponseEvent, ResumeConfig,
-    ResumeStatus, Retry, Route, Scope, Secret, SendError, Server, Service, ServiceId, SourceId,
-    Status, StatusFields, StatusValue, Stopped, SubscribeError, Successor, Target, TimerId, Token,
-    Tokens, TokensError, Traffic,
+    Access, ClientId, ClientStatus, Config, ConfigError, Connect, ConnectError, Context,
+    Credential, Ended, Error, Handle, Histogram, Interest, Keep, LinkTarget, Listen, ListenAddress,
+    Metrics, Outgoing, ParseClientIdError, ParseListenError, ParsePeersError, ParseResourceError,
+    ParseScopeError, ParseSecretError, ParseTargetError, Peers, Principal, ProtectedResource,
+    Proxies, Readiness, Reload, Remote, Report, ResponseEvent, ResumeConfig, ResumeStatus, Retry,
+    Route, Scope, Secret, SendError, Server, Service, ServiceId, SourceId, Status, StatusFields,
+    StatusValue, Stopped, SubscribeError, Target, TimerId, Token, Tokens, TokensError, Traffic,
 };
 #[cfg(feature = "tls")]
 pub use server::{ClientTls, TlsConfig, TlsError, TlsIdentity};

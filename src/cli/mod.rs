@@ -40,8 +40,8 @@ use self::action::Action;
 use self::outcome::{Outcome, fail};
 use self::output::print;
 use self::parser::parse;
-use crate::Passed;
 use crate::sys::unblock_signals;
+use crate::upgrade::Passed;
 
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {

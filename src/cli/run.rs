@@ -27,11 +27,9 @@ use crate::demo::Demo;
 use crate::service::Routes;
 use crate::service::agent::AgentProtocol;
 use crate::sys::{NonblockingFd, take_descriptor};
+use crate::upgrade::{Passed, Successor};
 use crate::web::{ConsolePlace, RoutePage, Site};
-use crate::{
-    Access, Config, Ended, Listen, ListenAddress, Passed, Reload, Server, Service, Successor,
-    Token, Tokens,
-};
+use crate::{Access, Config, Ended, Listen, ListenAddress, Reload, Server, Service, Token, Tokens};
 
 /// How long to wait for room on standard output for the `listening` lines.
 const PRINT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -22,10 +22,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use serde_json::Map;
-pub use serde_json::Value;
+pub(crate) use serde_json::Value;
 
 /// A value that another process can continue with.
-pub trait Record: Sized {
+pub(crate) trait Record: Sized {
     /// Writes the value.
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value;
 

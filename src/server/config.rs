@@ -106,7 +106,7 @@ pub struct Config {
     /// [`Config::max_outbound`].
     pub soft_outbound: usize,
     /// The maximum memory, in bytes, that clients can make the server hold: messages that have not ended, unread output, messages
-    /// that are kept for resumable clients, bodies of calls, and [what services hold](crate::Service::held). Compressors have
+    /// that are kept for resumable clients, bodies of calls, and [what services hold](crate::Report::held). Compressors have
     /// a limit of their own. Near this limit, the largest client of the principal for which the server holds most ends with
     /// [`Cause::Memory`](crate::Cause::Memory). `None` means no limit.
     pub memory: Option<usize>,

@@ -7,7 +7,7 @@ use super::context::Context;
 use super::event_loop::wakeup::Bell;
 use super::id::{ClientId, ServiceId};
 use super::observe::status::Status;
-use super::service::Service;
+use super::service::{Report, Service};
 use crate::protocol::{CloseCode, OwnedMessage};
 
 /// The maximum number of commands that one turn of the loop executes.
@@ -199,7 +199,7 @@ impl<S: Service> Inbox<S> {
                 HandleCommand::Post(function) => function(service, ctx),
                 HandleCommand::Status(answer) => {
                     _ = answer.send(Status {
-                        service: service.status(),
+                        service: service.report().map(Report::status).unwrap_or_default(),
                         ..ctx.status()
                     });
                 }

@@ -80,7 +80,7 @@ pub(crate) use requests::admin::is_reserved_path;
 pub(crate) use resume::token::is_node_name;
 pub(crate) use resume::without_resume;
 pub(crate) use service::continue_service;
-pub use service::{ResponseEvent, Route, Service};
+pub use service::{Outgoing, Portable, Report, ResponseEvent, Route, Service};
 #[cfg(all(feature = "tls", any(test, fuzzing)))]
 pub(crate) use tls::simulation::converse as converse_over_tls;
 #[cfg(feature = "tls")]

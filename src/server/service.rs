@@ -23,22 +23,24 @@ use crate::record::{Loader, RecordError, Saver};
 ///
 /// For every client, the loop calls `connected` once, then `message` and `drained` any number of times, then
 /// `disconnected` once, whatever ended the connection. No call for that client follows.
+///
+/// A service that opens connections implements [`Outgoing`], too. One that reports status and metrics implements [`Report`], and one
+/// whose clients stay connected when the program replaces itself implements [`Portable`]. It returns itself from the method of that
+/// name.
 pub trait Service {
-    /// The loop has started. Watch file descriptors and set timers here.
-    fn started(&mut self, ctx: &mut Context) {
-        let _ = ctx;
+    /// A client has connected. The service can send to it from now on.
+    fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
+        let _ = (ctx, client, request);
     }
 
-    /// The name of one of several services in the metrics, such as its path.
-    fn name(&self, id: ServiceId) -> Option<&str> {
-        let _ = id;
-        None
+    /// A client has sent a message.
+    fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
+        let _ = (ctx, client, message);
     }
 
-    /// What the service of this id is called in the state that the program passes on when it replaces itself. A service continues the
-    /// one of the same name, and is started if there was none. The clients of one that no other continues get CLOSE 1012.
-    fn state_name(&self, id: ServiceId) -> Option<Cow<'_, str>> {
-        self.name(id).map(Cow::Borrowed)
+    /// A client has disconnected. Its id is no longer valid and is never reused.
+    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &CloseReason) {
+        let _ = (ctx, client, ending);
     }
 
     /// Returns how a request is handled, or rejects it, usually with [`Rejection::not_found`]. The loop calls this method once for
@@ -56,22 +58,6 @@ pub trait Service {
         Ok(Accept::default())
     }
 
-    /// A client has connected. The service can send to it from now on.
-    fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
-        let _ = (ctx, client, request);
-    }
-
-    /// The service may start a program now: the one that this client has asked for, or its own. It follows
-    /// [`Context::queue_start`] and [`Context::queue_own_start`].
-    fn start_program(&mut self, ctx: &mut Context, client: Option<ClientId>) {
-        let _ = (ctx, client);
-    }
-
-    /// A client has sent a message.
-    fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
-        let _ = (ctx, client, message);
-    }
-
     /// The output of a client that was [congested](Context::is_congested) has drained.
     fn drained(&mut self, ctx: &mut Context, client: ClientId) {
         let _ = (ctx, client);
@@ -83,11 +69,6 @@ pub trait Service {
     fn input_ended(&mut self, ctx: &mut Context, client: ClientId) -> Duration {
         let _ = (ctx, client);
         Duration::ZERO
-    }
-
-    /// A client has disconnected. Its id is no longer valid and is never reused.
-    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &CloseReason) {
-        let _ = (ctx, client, ending);
     }
 
     /// Whether the service still owes the client something, such as an answer or the last output of a program. A
@@ -103,6 +84,62 @@ pub trait Service {
         self.is_waiting(ctx, client)
     }
 
+    /// A complete HTTP call has arrived. The service must answer it, now or later, with [`Context::respond`] or
+    /// [`Context::begin_stream`]. The next call on the same connection follows only after the answer.
+    fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {
+        let _ = (request, body);
+        let rejection = Rejection::new(StatusCode::INTERNAL, "the service answers no calls");
+        ctx.respond(caller, &Response::from(&rejection));
+    }
+
+    /// The caller has hung up before its call was completely answered: its connection has ended, or it has half-closed the
+    /// connection (TCP FIN). Output that was queued for it is still written. Nothing more can be sent to it. Or the server
+    /// ends before the call was answered, and has answered it with 503.
+    fn abandoned(&mut self, ctx: &mut Context, caller: ClientId) {
+        let _ = (ctx, caller);
+    }
+
+    /// Whether a link to `target` may be issued for a caller: a token with which others watch the target. Rejects it unless
+    /// the target exists and the caller may let others watch it. The service checks later that a client watches nothing else
+    /// than the [target of its link](Context::link_target).
+    fn share(
+        &mut self,
+        ctx: &mut Context,
+        caller: ClientId,
+        target: &LinkTarget,
+    ) -> Result<(), Rejection> {
+        let _ = (ctx, caller, target);
+        let why = "nothing at this path can be watched";
+        Err(Rejection::new(StatusCode::NOT_FOUND, why))
+    }
+
+    /// The loop has started. Watch file descriptors and set timers here.
+    fn started(&mut self, ctx: &mut Context) {
+        let _ = ctx;
+    }
+
+    /// The service may start a program now: the one that this client has asked for, or its own. It follows
+    /// [`Context::queue_start`] and [`Context::queue_own_start`].
+    fn start_program(&mut self, ctx: &mut Context, client: Option<ClientId>) {
+        let _ = (ctx, client);
+    }
+
+    /// A watched file descriptor is ready.
+    fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
+        let _ = (ctx, source, readiness);
+    }
+
+    /// A timer has expired.
+    fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
+        let _ = (ctx, timer);
+    }
+
+    /// An adopted orphan has exited. The loop calls this method only after
+    /// [`Server::adopt_orphans`](crate::Server::adopt_orphans).
+    fn orphans_changed(&mut self, ctx: &mut Context) {
+        let _ = ctx;
+    }
+
     /// The server begins to stop. It accepts no new clients, and it closes each client when the client no longer
     /// [waits](Service::is_waiting) for the service, or shortly before the drain timeout. A client that is cut meanwhile can
     /// still come back. A service whose work does not
@@ -111,8 +148,71 @@ pub trait Service {
         let _ = ctx;
     }
 
-    /// A connection that [`Context::connect`] began is open. The service can send to it from now on, and the methods above
-    /// follow as for a client. `response` is the server's answer to the handshake.
+    /// The server stops, and all clients have disconnected. The service must stop everything that it still runs.
+    fn stopping(&mut self, ctx: &mut Context) {
+        let _ = ctx;
+    }
+
+    /// Whether the loop may end. The loop calls this method in every turn after `stopping`, until the drain timeout.
+    fn is_stopped(&self) -> bool {
+        true
+    }
+
+    /// The failure for which the service stopped the server, if there was one. [`Server::start`](crate::Server::start)
+    /// checks it after `started`. [`Server::run`](crate::Server::run) returns the service, so that you can check it
+    /// after the loop has ended.
+    fn failure(&self) -> Option<&str> {
+        None
+    }
+
+    /// Visits every client and caller that the service keeps state for. The loop compares them with the registry: debug builds
+    /// and fuzzers after every disconnect, others now and then.
+    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+        let _ = visit;
+    }
+
+    /// Whether [`Service::clients`] visits every client of this service from `connected` on, until it is closed. The loop then
+    /// checks that none is missing.
+    fn keeps_every_client(&self, id: ServiceId) -> bool {
+        let _ = id;
+        false
+    }
+
+    /// The service with this id, for a service that [combines several](Route::with_service_id). The loop calls the methods that concern
+    /// a client, a file descriptor or a timer on the service that it belongs to. `None` if there is no such service any more.
+    fn select(&mut self, id: ServiceId) -> Option<&mut dyn Service>
+    where
+        Self: Sized,
+    {
+        let _ = id;
+        Some(self)
+    }
+
+    /// The service itself, if it opens connections.
+    fn outgoing(&mut self) -> Option<&mut dyn Outgoing> {
+        None
+    }
+
+    /// The service itself, if it reports about itself.
+    fn report(&self) -> Option<&dyn Report> {
+        None
+    }
+
+    /// The service itself, if its clients pass to the program that replaces this one.
+    fn portable(&self) -> Option<&dyn Portable> {
+        None
+    }
+
+    /// The same as [`Service::portable`].
+    fn portable_mut(&mut self) -> Option<&mut dyn Portable> {
+        None
+    }
+}
+
+/// What a service learns about the connections that it opens with [`Context::connect`] and [`Context::request`].
+pub trait Outgoing {
+    /// A connection that [`Context::connect`] began is open. The service can send to it from now on, and the methods
+    /// of [`Service`] follow as for a client. `response` is the server's answer to the handshake.
     fn connect_opened(&mut self, ctx: &mut Context, client: ClientId, response: &ResponseHead<'_>) {
         let _ = (ctx, client, response);
     }
@@ -134,49 +234,38 @@ pub trait Service {
         let _ = (ctx, client, error, delay);
     }
 
-    /// A part of the response to a request that [`Context::request`] has sent, or the end of the connection for it.
-    fn response(&mut self, ctx: &mut Context, client: ClientId, event: ResponseEvent<'_>) {
-        let _ = (ctx, client, event);
-    }
-
     /// A resumable connection that [`Context::connect`] opened was cut. The loop comes back by itself. Messages to it are
     /// kept meanwhile. `resumed` or `disconnected` follows.
     fn cut(&mut self, ctx: &mut Context, client: ClientId, reason: &CloseReason) {
         let _ = (ctx, client, reason);
     }
 
-    /// A connection that was [cut](Service::cut) continues.
+    /// A connection that was [cut](Outgoing::cut) continues.
     fn resumed(&mut self, ctx: &mut Context, client: ClientId) {
         let _ = (ctx, client);
     }
 
-    /// Whether a link to `target` may be issued for a caller: a token with which others watch the target. Rejects it unless
-    /// the target exists and the caller may let others watch it. The service checks later that a client watches nothing else
-    /// than the [target of its link](Context::link_target).
-    fn share(
-        &mut self,
-        ctx: &mut Context,
-        caller: ClientId,
-        target: &LinkTarget,
-    ) -> Result<(), Rejection> {
-        let _ = (ctx, caller, target);
-        let why = "nothing at this path can be watched";
-        Err(Rejection::new(StatusCode::NOT_FOUND, why))
+    /// A part of the response to a request that [`Context::request`] has sent, or the end of the connection for it.
+    fn response(&mut self, ctx: &mut Context, client: ClientId, event: ResponseEvent<'_>) {
+        let _ = (ctx, client, event);
+    }
+}
+
+/// What a service reports to operators.
+pub trait Report {
+    /// The fields that the service adds to [`Status`](crate::Status).
+    fn status(&self) -> StatusFields {
+        StatusFields::default()
     }
 
-    /// A complete HTTP call has arrived. The service must answer it, now or later, with [`Context::respond`] or
-    /// [`Context::begin_stream`]. The next call on the same connection follows only after the answer.
-    fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {
-        let _ = (request, body);
-        let rejection = Rejection::new(StatusCode::INTERNAL, "the service answers no calls");
-        ctx.respond(caller, &Response::from(&rejection));
+    /// Writes the metrics of the service, for `GET /metrics`.
+    fn metrics(&self, out: &mut Metrics) {
+        let _ = out;
     }
 
-    /// The caller has hung up before its call was completely answered: its connection has ended, or it has half-closed the
-    /// connection (TCP FIN). Output that was queued for it is still written. Nothing more can be sent to it. Or the server
-    /// ends before the call was answered, and has answered it with 503.
-    fn abandoned(&mut self, ctx: &mut Context, caller: ClientId) {
-        let _ = (ctx, caller);
+    /// How long the service took to answer requests, for the charts of the console. `None` if it does not measure it.
+    fn answer_times(&self) -> Option<Histogram> {
+        None
     }
 
     /// Whether the service can serve clients now. `GET /readyz` reports it. A service that combines others is ready if it can accept
@@ -185,65 +274,30 @@ pub trait Service {
         true
     }
 
-    /// Visits the path of each service that this one combines, and whether that service is ready. `GET /readyz` reports them.
-    fn routes(&self, visit: &mut dyn FnMut(&str, bool)) {
-        let _ = visit;
-    }
-
     /// The memory that the service holds for its clients, in bytes, besides what the server holds for their connections. It counts for
     /// [`Config::memory`](crate::Config::memory). The server asks about once a second.
     fn held(&self) -> usize {
         0
     }
 
-    /// A watched file descriptor is ready.
-    fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
-        let _ = (ctx, source, readiness);
-    }
-
-    /// A timer has expired.
-    fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
-        let _ = (ctx, timer);
-    }
-
-    /// An adopted orphan has exited. The loop calls this method only after
-    /// [`Server::adopt_orphans`](crate::Server::adopt_orphans).
-    fn orphans_changed(&mut self, ctx: &mut Context) {
-        let _ = ctx;
-    }
-
-    /// Visits every client and caller that the service keeps state for. The loop compares them with the registry: debug builds
-    /// and fuzzers after every disconnect, others now and then.
-    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
-        let _ = visit;
-    }
-
-    /// Whether [`Service::clients`] visits every client of this service from `connected` on, until it is closed. The loop then
-    /// checks that none is missing.
-    fn keeps_every_client(&self, id: ServiceId) -> bool {
+    /// The name of one of several services in the metrics, such as its path.
+    fn name(&self, id: ServiceId) -> Option<&str> {
         let _ = id;
-        false
-    }
-
-    /// The fields that the service adds to [`Status`](crate::Status).
-    fn status(&self) -> StatusFields {
-        StatusFields::default()
-    }
-
-    /// How long the service took to answer requests, for the charts of the console. `None` if it does not measure it.
-    fn answer_times(&self) -> Option<Histogram> {
         None
     }
 
-    /// Writes the metrics of the service, for `GET /metrics`.
-    fn metrics(&self, out: &mut Metrics) {
-        let _ = out;
+    /// Visits the path of each service that this one combines, and whether that service is ready. `GET /readyz` reports them.
+    fn routes(&self, visit: &mut dyn FnMut(&str, bool)) {
+        let _ = visit;
     }
+}
 
-    /// The failure for which the service stopped the server, if there was one. [`Server::start`](crate::Server::start)
-    /// checks it after `started`. [`Server::run`](crate::Server::run) returns the service, so that you can check it
-    /// after the loop has ended.
-    fn failure(&self) -> Option<&str> {
+/// A service that the program passes on when it replaces itself.
+pub trait Portable {
+    /// What the service of this id is called in the state that the program passes on when it replaces itself. A service continues the
+    /// one of the same name, and is started if there was none. The clients of one that no other continues get CLOSE 1012.
+    fn state_name(&self, id: ServiceId) -> Option<Cow<'_, str>> {
+        let _ = id;
         None
     }
 
@@ -261,19 +315,19 @@ pub trait Service {
         false
     }
 
-    /// Completes what is half done: the program is about to replace itself. The calls that do not [pass](Service::carries_calls) were
+    /// Completes what is half done: the program is about to replace itself. The calls that do not [pass](Portable::carries_calls) were
     /// answered with 503.
     fn make_portable(&mut self, ctx: &mut Context) {
         let _ = ctx;
     }
 
-    /// Writes down what the service keeps, for [`Service::restore`] of the program that replaces this one.
+    /// Writes down what the service keeps, for [`Portable::restore`] of the program that replaces this one.
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         let _ = to;
         Value::Null
     }
 
-    /// Continues with what [`Service::save`] of the program before has written. It is called in place of [`Service::started`], unless
+    /// Continues with what [`Portable::save`] of the program before has written. It is called in place of [`Service::started`], unless
     /// that service has written null. The clients are connected: `connected` is not called for them. If [`Loader::is_rehearsal`] is
     /// true, the state is only checked.
     ///
@@ -289,16 +343,6 @@ pub trait Service {
         let _ = (ctx, state, from);
         Ok(())
     }
-
-    /// The server stops, and all clients have disconnected. The service must stop everything that it still runs.
-    fn stopping(&mut self, ctx: &mut Context) {
-        let _ = ctx;
-    }
-
-    /// Whether the loop may end. The loop calls this method in every turn after `stopping`, until the drain timeout.
-    fn is_stopped(&self) -> bool {
-        true
-    }
 }
 
 /// Continues a service with what the program before has written of it, or starts one of which that program has written nothing.
@@ -308,8 +352,8 @@ pub(crate) fn continue_service(
     state: Value,
     from: &mut Loader,
 ) -> Result<(), RecordError> {
-    if !state.is_null() {
-        return service.restore(ctx, state, from);
+    if let Some(portable) = service.portable_mut().filter(|_| !state.is_null()) {
+        return portable.restore(ctx, state, from);
     }
     if !from.is_rehearsal() {
         service.started(ctx);
@@ -317,7 +361,7 @@ pub(crate) fn continue_service(
     Ok(())
 }
 
-/// A part of the response to a request of a service, for [`Service::response`]. `Head` comes first, then any number of `Data`, then
+/// A part of the response to a request of a service, for [`Outgoing::response`]. `Head` comes first, then any number of `Data`, then
 /// `End`. `Failed` may come before `End`, or after an `End` whose connection is reusable. Nothing follows it.
 #[derive(Debug)]
 #[non_exhaustive]

@@ -1,6 +1,7 @@
 //! Echo: the smallest service.
 
 use super::Endpoint;
+use crate::upgrade::Portable;
 use crate::{ClientId, Context, Message, Rejection, Request, Route, Service, ServiceId};
 
 /// Sends every message back to the client that sent it.
@@ -37,6 +38,16 @@ impl Service for Echo {
         ctx.try_send(client, message).ok();
     }
 
+    fn portable(&self) -> Option<&dyn Portable> {
+        Some(self)
+    }
+
+    fn portable_mut(&mut self) -> Option<&mut dyn Portable> {
+        Some(self)
+    }
+}
+
+impl Portable for Echo {
     fn carries(&self, _: ServiceId) -> bool {
         true
     }

@@ -2,18 +2,16 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
 use super::Endpoint;
-use crate::protocol::client::ResponseHead;
 use crate::record::{Fields, Loader, RecordError, Saver};
 use crate::server::continue_service;
+use crate::upgrade::Portable;
 use crate::{
-    Accept, ClientId, CloseReason, ConnectError, Context, Histogram, LinkTarget, Message, Metrics,
-    Readiness, Rejection, Request, ResponseEvent, Route, Scope, Service, ServiceId, SourceId,
-    StatusFields, TimerId,
+    ClientId, Context, Histogram, LinkTarget, Metrics, Rejection, Report, Request, Route, Scope,
+    Service, ServiceId, StatusFields,
 };
 
 /// A service that combines others. A request goes to the service at its path. All other events go to the service that
@@ -62,7 +60,8 @@ struct Mounted {
 impl Mounted {
     /// A service that is moved, or that becomes another one, does not continue. Stored states have these names.
     fn state_name(&self) -> String {
-        let variant = self.service.state_name(ServiceId::ALL);
+        let portable = self.service.portable();
+        let variant = portable.and_then(|service| service.state_name(ServiceId::ALL));
         let parts = [
             self.endpoint.path(),
             self.kind,
@@ -233,16 +232,10 @@ impl Routes {
             .map(|(index, _)| index)
     }
 
-    /// The service that owns the current event.
-    fn at(&mut self, ctx: &Context) -> Option<&mut dyn Service> {
-        let index = ctx.service_id().index().unwrap_or(0);
-        match self.services.get_mut(index) {
-            Some(mounted) => Some(&mut *mounted.service),
-            None => self
-                .pages
-                .as_deref_mut()
-                .map(|pages| pages as &mut dyn Service),
-        }
+    /// The services that report about themselves.
+    fn reports(&self) -> impl Iterator<Item = &dyn Report> {
+        let services = self.services.iter();
+        services.filter_map(|mounted| mounted.service.report())
     }
 
     /// Calls `act` with each service, after making it the current service of the context.
@@ -260,6 +253,11 @@ impl Routes {
     }
 }
 
+/// Whether a service can serve clients now.
+fn is_ready(service: &dyn Service) -> bool {
+    service.report().is_none_or(Report::is_ready)
+}
+
 fn service_id(index: usize, alone: bool) -> ServiceId {
     if alone {
         return ServiceId::ALL;
@@ -268,8 +266,11 @@ fn service_id(index: usize, alone: bool) -> ServiceId {
 }
 
 impl Service for Routes {
-    fn started(&mut self, ctx: &mut Context) {
-        self.each(ctx, |service, _, ctx| service.started(ctx));
+    fn select(&mut self, id: ServiceId) -> Option<&mut dyn Service> {
+        match self.services.get_mut(id.index().unwrap_or(0)) {
+            Some(mounted) => Some(&mut *mounted.service),
+            None => Some(self.pages.as_deref_mut()?),
+        }
     }
 
     fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
@@ -291,25 +292,6 @@ impl Service for Routes {
         })
     }
 
-    fn name(&self, id: ServiceId) -> Option<&str> {
-        if id == ServiceId::ALWAYS_SERVED {
-            return Some("pages");
-        }
-        self.mounted(id).map(|mounted| mounted.endpoint.path())
-    }
-
-    fn state_name(&self, id: ServiceId) -> Option<Cow<'_, str>> {
-        match self.mounted(id) {
-            Some(mounted) => Some(mounted.state_name().into()),
-            None => self.name(id).map(Cow::Borrowed),
-        }
-    }
-
-    fn keeps_every_client(&self, id: ServiceId) -> bool {
-        let mounted = self.mounted(id);
-        mounted.is_some_and(|mounted| mounted.service.keeps_every_client(ServiceId::ALL))
-    }
-
     fn share(
         &mut self,
         ctx: &mut Context,
@@ -322,44 +304,8 @@ impl Service for Routes {
         self.services[index].service.share(ctx, caller, target)
     }
 
-    fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
-        let service = self.at(ctx).ok_or_else(Rejection::not_found)?;
-        service.accept(ctx, request)
-    }
-
-    fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
-        if let Some(service) = self.at(ctx) {
-            service.connected(ctx, client, request);
-        }
-    }
-
-    fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
-        if let Some(service) = self.at(ctx) {
-            service.message(ctx, client, message);
-        }
-    }
-
-    fn start_program(&mut self, ctx: &mut Context, client: Option<ClientId>) {
-        if let Some(service) = self.at(ctx) {
-            service.start_program(ctx, client);
-        }
-    }
-
-    fn drained(&mut self, ctx: &mut Context, client: ClientId) {
-        if let Some(service) = self.at(ctx) {
-            service.drained(ctx, client);
-        }
-    }
-
-    fn input_ended(&mut self, ctx: &mut Context, client: ClientId) -> Duration {
-        self.at(ctx)
-            .map_or(Duration::ZERO, |service| service.input_ended(ctx, client))
-    }
-
-    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &CloseReason) {
-        if let Some(service) = self.at(ctx) {
-            service.disconnected(ctx, client, ending);
-        }
+    fn started(&mut self, ctx: &mut Context) {
+        self.each(ctx, |service, _, ctx| service.started(ctx));
     }
 
     fn is_waiting(&self, ctx: &Context, client: ClientId) -> bool {
@@ -380,92 +326,158 @@ impl Service for Routes {
         self.each(ctx, |service, _, ctx| service.draining(ctx));
     }
 
-    fn connect_opened(&mut self, ctx: &mut Context, client: ClientId, response: &ResponseHead<'_>) {
-        if let Some(service) = self.at(ctx) {
-            service.connect_opened(ctx, client, response);
-        }
-    }
-
-    fn connect_failed(&mut self, ctx: &mut Context, client: ClientId, error: &ConnectError) {
-        if let Some(service) = self.at(ctx) {
-            service.connect_failed(ctx, client, error);
-        }
-    }
-
-    fn connect_retrying(
-        &mut self,
-        ctx: &mut Context,
-        client: ClientId,
-        error: &ConnectError,
-        delay: Duration,
-    ) {
-        if let Some(service) = self.at(ctx) {
-            service.connect_retrying(ctx, client, error, delay);
-        }
-    }
-
-    fn response(&mut self, ctx: &mut Context, client: ClientId, event: ResponseEvent<'_>) {
-        if let Some(service) = self.at(ctx) {
-            service.response(ctx, client, event);
-        }
-    }
-
-    fn cut(&mut self, ctx: &mut Context, client: ClientId, reason: &CloseReason) {
-        if let Some(service) = self.at(ctx) {
-            service.cut(ctx, client, reason);
-        }
-    }
-
-    fn resumed(&mut self, ctx: &mut Context, client: ClientId) {
-        if let Some(service) = self.at(ctx) {
-            service.resumed(ctx, client);
-        }
-    }
-
-    fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {
-        if let Some(service) = self.at(ctx) {
-            service.call(ctx, caller, request, body);
-        }
-    }
-
-    fn abandoned(&mut self, ctx: &mut Context, caller: ClientId) {
-        if let Some(service) = self.at(ctx) {
-            service.abandoned(ctx, caller);
-        }
-    }
-
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         for mounted in &self.services {
             mounted.service.clients(visit);
         }
     }
 
+    fn keeps_every_client(&self, id: ServiceId) -> bool {
+        let mounted = self.mounted(id);
+        mounted.is_some_and(|mounted| mounted.service.keeps_every_client(ServiceId::ALL))
+    }
+
+    fn orphans_changed(&mut self, ctx: &mut Context) {
+        self.each(ctx, |service, _, ctx| service.orphans_changed(ctx));
+    }
+
+    fn failure(&self) -> Option<&str> {
+        self.services
+            .iter()
+            .find_map(|mounted| mounted.service.failure())
+    }
+
+    fn stopping(&mut self, ctx: &mut Context) {
+        self.each(ctx, |service, _, ctx| service.stopping(ctx));
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.services
+            .iter()
+            .all(|mounted| mounted.service.is_stopped())
+    }
+
+    fn report(&self) -> Option<&dyn Report> {
+        Some(self)
+    }
+
+    fn portable(&self) -> Option<&dyn Portable> {
+        Some(self)
+    }
+
+    fn portable_mut(&mut self) -> Option<&mut dyn Portable> {
+        Some(self)
+    }
+}
+
+impl Report for Routes {
+    fn name(&self, id: ServiceId) -> Option<&str> {
+        if id == ServiceId::ALWAYS_SERVED {
+            return Some("pages");
+        }
+        self.mounted(id).map(|mounted| mounted.endpoint.path())
+    }
+
     /// A service that is alone decides. One of several does not keep clients from the others.
     fn is_ready(&self) -> bool {
         match &*self.services {
-            [alone] => alone.service.is_ready(),
+            [alone] => is_ready(&*alone.service),
             _ => true,
+        }
+    }
+
+    fn routes(&self, visit: &mut dyn FnMut(&str, bool)) {
+        for mounted in &self.services {
+            visit(mounted.endpoint.path(), is_ready(&*mounted.service));
+        }
+    }
+
+    fn held(&self) -> usize {
+        self.reports().map(Report::held).sum()
+    }
+
+    /// The sum of the services' fields. With several services, `routes` has the fields of each one by its path.
+    fn status(&self) -> StatusFields {
+        let mut all = Map::new();
+        let mut routes = Map::new();
+        for mounted in &self.services {
+            let report = mounted.service.report();
+            let status = report.map(Report::status).unwrap_or_default().0;
+            routes.insert(mounted.endpoint.path().to_owned(), status.clone().into());
+            add_up(&mut all, status);
+        }
+        if let Some(pages) = self.pages.as_ref().and_then(|pages| pages.report()) {
+            add_up(&mut all, pages.status().0);
+        }
+        if self.services.len() > 1 {
+            all.insert("routes".to_owned(), routes.into());
+        }
+        let named = self
+            .services
+            .iter()
+            .filter(|mounted| !mounted.kind.is_empty());
+        let named =
+            named.map(|mounted| json!({"path": mounted.endpoint.path(), "service": mounted.kind}));
+        let named: Vec<Value> = named.collect();
+        if !named.is_empty() {
+            all.insert("services".to_owned(), named.into());
+        }
+        StatusFields(all)
+    }
+
+    fn answer_times(&self) -> Option<Histogram> {
+        let times = self.reports().filter_map(Report::answer_times);
+        times.reduce(|mut all, one| {
+            all.merge(&one);
+            all
+        })
+    }
+
+    fn metrics(&self, out: &mut Metrics) {
+        for mounted in &self.services {
+            if self.services.len() > 1 {
+                out.set_label("route", mounted.endpoint.path());
+            }
+            if let Some(report) = mounted.service.report() {
+                report.metrics(out);
+            }
+        }
+        out.set_label("route", "");
+    }
+}
+
+impl Portable for Routes {
+    fn state_name(&self, id: ServiceId) -> Option<Cow<'_, str>> {
+        match self.mounted(id) {
+            Some(mounted) => Some(mounted.state_name().into()),
+            None => Report::name(self, id).map(Cow::Borrowed),
         }
     }
 
     fn carries(&self, id: ServiceId) -> bool {
         let mounted = self.mounted(id);
-        mounted.is_some_and(|mounted| mounted.service.carries(ServiceId::ALL))
+        let portable = mounted.and_then(|mounted| mounted.service.portable());
+        portable.is_some_and(|service| service.carries(ServiceId::ALL))
     }
 
     fn carries_calls(&self, id: ServiceId) -> bool {
         let mounted = self.mounted(id);
-        mounted.is_some_and(|mounted| mounted.service.carries_calls(ServiceId::ALL))
+        let portable = mounted.and_then(|mounted| mounted.service.portable());
+        portable.is_some_and(|service| service.carries_calls(ServiceId::ALL))
     }
 
     fn make_portable(&mut self, ctx: &mut Context) {
-        self.each(ctx, |service, _, ctx| service.make_portable(ctx));
+        self.each(ctx, |service, _, ctx| {
+            if let Some(service) = service.portable_mut() {
+                service.make_portable(ctx);
+            }
+        });
     }
 
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let saved = self.services.iter().map(|mounted| {
-            let state = mounted.service.save(to);
-            (mounted.state_name(), state)
+        let saved = self.services.iter().filter_map(|mounted| {
+            let state = mounted.service.portable()?.save(to);
+            Some((mounted.state_name(), state))
         });
         Value::Object(saved.collect())
     }
@@ -489,96 +501,6 @@ impl Service for Routes {
                 .or(restored.err().map(|error| error.inside(endpoint.path())));
         });
         failure.map_or(Ok(()), Err)
-    }
-
-    fn held(&self) -> usize {
-        let services = self.services.iter();
-        services.map(|mounted| mounted.service.held()).sum()
-    }
-
-    fn routes(&self, visit: &mut dyn FnMut(&str, bool)) {
-        for mounted in &self.services {
-            visit(mounted.endpoint.path(), mounted.service.is_ready());
-        }
-    }
-
-    fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
-        if let Some(service) = self.at(ctx) {
-            service.ready(ctx, source, readiness);
-        }
-    }
-
-    fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
-        if let Some(service) = self.at(ctx) {
-            service.timer(ctx, timer);
-        }
-    }
-
-    fn orphans_changed(&mut self, ctx: &mut Context) {
-        self.each(ctx, |service, _, ctx| service.orphans_changed(ctx));
-    }
-
-    /// The sum of the services' fields. With several services, `routes` has the fields of each one by its path.
-    fn status(&self) -> StatusFields {
-        let mut all = Map::new();
-        let mut routes = Map::new();
-        for mounted in &self.services {
-            let status = mounted.service.status().0;
-            routes.insert(mounted.endpoint.path().to_owned(), status.clone().into());
-            add_up(&mut all, status);
-        }
-        if let Some(pages) = &self.pages {
-            add_up(&mut all, pages.status().0);
-        }
-        if self.services.len() > 1 {
-            all.insert("routes".to_owned(), routes.into());
-        }
-        let named = self
-            .services
-            .iter()
-            .filter(|mounted| !mounted.kind.is_empty());
-        let named =
-            named.map(|mounted| json!({"path": mounted.endpoint.path(), "service": mounted.kind}));
-        let named: Vec<Value> = named.collect();
-        if !named.is_empty() {
-            all.insert("services".to_owned(), named.into());
-        }
-        StatusFields(all)
-    }
-
-    fn answer_times(&self) -> Option<Histogram> {
-        let services = self.services.iter();
-        let times = services.filter_map(|mounted| mounted.service.answer_times());
-        times.reduce(|mut all, one| {
-            all.merge(&one);
-            all
-        })
-    }
-
-    fn metrics(&self, out: &mut Metrics) {
-        for mounted in &self.services {
-            if self.services.len() > 1 {
-                out.set_label("route", mounted.endpoint.path());
-            }
-            mounted.service.metrics(out);
-        }
-        out.set_label("route", "");
-    }
-
-    fn failure(&self) -> Option<&str> {
-        self.services
-            .iter()
-            .find_map(|mounted| mounted.service.failure())
-    }
-
-    fn stopping(&mut self, ctx: &mut Context) {
-        self.each(ctx, |service, _, ctx| service.stopping(ctx));
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.services
-            .iter()
-            .all(|mounted| mounted.service.is_stopped())
     }
 }
 
@@ -657,6 +579,12 @@ mod tests {
     struct Shared;
 
     impl Service for Shared {
+        fn portable(&self) -> Option<&dyn Portable> {
+            Some(self)
+        }
+    }
+
+    impl Portable for Shared {
         fn state_name(&self, _: ServiceId) -> Option<Cow<'_, str>> {
             Some("shared".into())
         }

@@ -6,7 +6,7 @@
 
 use crate::service::{Endpoint, Pages};
 use crate::{
-    ClientId, Context, Rejection, Request, Response, Route, Scope, Service, StatusCode,
+    ClientId, Context, Rejection, Report, Request, Response, Route, Scope, Service, StatusCode,
     StatusFields,
 };
 
@@ -204,17 +204,23 @@ impl Service for Site {
         })
     }
 
+    fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, _: &[u8]) {
+        let answer = self.answer(request);
+        let response = answer.unwrap_or_else(|rejection| Response::from(&rejection));
+        ctx.respond(caller, &response);
+    }
+
+    fn report(&self) -> Option<&dyn Report> {
+        Some(self)
+    }
+}
+
+impl Report for Site {
     fn status(&self) -> StatusFields {
         let pages = StatusFields::new()
             .set("terminal", cfg!(feature = "web"))
             .set("demo", self.is_demo);
         StatusFields::new().set("pages", pages)
-    }
-
-    fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, _: &[u8]) {
-        let answer = self.answer(request);
-        let response = answer.unwrap_or_else(|rejection| Response::from(&rejection));
-        ctx.respond(caller, &response);
     }
 }
 

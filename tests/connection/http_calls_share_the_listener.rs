@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outrigger::{Server, Service};
+use outrigger::{Report, Server, Service};
 
 use crate::common::{TestServer, Told, Wire, impatient, patient, request};
 
@@ -386,6 +386,12 @@ fn metrics_count_events() {
 struct NotReady;
 
 impl Service for NotReady {
+    fn report(&self) -> Option<&dyn Report> {
+        Some(self)
+    }
+}
+
+impl Report for NotReady {
     fn is_ready(&self) -> bool {
         false
     }

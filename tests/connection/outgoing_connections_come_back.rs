@@ -10,7 +10,7 @@ use outrigger::protocol::client::ResponseHead;
 use outrigger::protocol::handshake::accept_key;
 use outrigger::{
     Cause, ClientId, CloseCode, CloseReason, Config, Connect, ConnectError, Context, Handle,
-    Listen, Message, Proxies, ResumeConfig, Retry, Server, Service,
+    Listen, Message, Outgoing, Proxies, ResumeConfig, Retry, Server, Service,
 };
 
 /// What the service was told.
@@ -85,6 +85,32 @@ impl Service for Counter {
         }
     }
 
+    fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
+        let Message::Text(got) = message else {
+            panic!("the server echoes text");
+        };
+        assert_eq!(
+            got,
+            text(self.received),
+            "each message comes once and in order"
+        );
+        self.received += 1;
+        if self.received == self.total {
+            self.tell(Heard::Last);
+        }
+        self.send_more(ctx, client);
+    }
+
+    fn disconnected(&mut self, _: &mut Context, client: ClientId, reason: &CloseReason) {
+        self.tell(Heard::Disconnected(client, reason.clone()));
+    }
+
+    fn outgoing(&mut self) -> Option<&mut dyn Outgoing> {
+        Some(self)
+    }
+}
+
+impl Outgoing for Counter {
     fn connect_opened(&mut self, ctx: &mut Context, client: ClientId, response: &ResponseHead<'_>) {
         assert_eq!(response.status(), 101);
         self.tell(Heard::Opened(client, ctx.is_resumable(client)));
@@ -120,26 +146,6 @@ impl Service for Counter {
 
     fn resumed(&mut self, _: &mut Context, _: ClientId) {
         self.tell(Heard::Resumed);
-    }
-
-    fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
-        let Message::Text(got) = message else {
-            panic!("the server echoes text");
-        };
-        assert_eq!(
-            got,
-            text(self.received),
-            "each message comes once and in order"
-        );
-        self.received += 1;
-        if self.received == self.total {
-            self.tell(Heard::Last);
-        }
-        self.send_more(ctx, client);
-    }
-
-    fn disconnected(&mut self, _: &mut Context, client: ClientId, reason: &CloseReason) {
-        self.tell(Heard::Disconnected(client, reason.clone()));
     }
 }
 

@@ -13,6 +13,7 @@ use self::peer::{Link, Peer, Sea};
 use super::protocol::write_frame;
 use crate::protocol::{Cause, CloseCode, CloseReason, Limits, Message, Request};
 use crate::server::simulation::World;
+use crate::upgrade::Portable;
 use crate::{ClientId, Config, Context, ResumeConfig, SendError, Service, ServiceId};
 
 /// The maximum number of clients at once.
@@ -274,10 +275,6 @@ impl Service for Ledger {
         true
     }
 
-    fn carries(&self, _: ServiceId) -> bool {
-        true
-    }
-
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         self.accounts.keys().copied().for_each(visit);
     }
@@ -335,6 +332,20 @@ impl Service for Ledger {
         let account = self.accounts.remove(&client).expect("connected");
         let before = self.ended.insert(client, (account, reason.clone()));
         assert!(before.is_none(), "{client} disconnects once");
+    }
+
+    fn portable(&self) -> Option<&dyn Portable> {
+        Some(self)
+    }
+
+    fn portable_mut(&mut self) -> Option<&mut dyn Portable> {
+        Some(self)
+    }
+}
+
+impl Portable for Ledger {
+    fn carries(&self, _: ServiceId) -> bool {
+        true
     }
 }
 

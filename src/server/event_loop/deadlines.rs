@@ -30,7 +30,7 @@ impl<S: Service> Server<S> {
             Due::Service(timer, service_id) => {
                 self.ctx.core.env.begin_own_work();
                 self.ctx.core.enter_service(service_id);
-                self.service.timer(&mut self.ctx, timer);
+                self.call_service(|service, ctx| service.timer(ctx, timer));
             }
         }
     }
@@ -135,7 +135,8 @@ impl<S: Service> Server<S> {
     /// Whether the service still works for a client.
     pub(crate) fn is_waiting(&mut self, id: ClientId) -> bool {
         self.ctx.core.enter(id);
-        self.service.is_waiting(&self.ctx, id)
+        let service = self.service.select(self.ctx.core.service_id);
+        service.is_some_and(|service| service.is_waiting(&self.ctx, id))
     }
 
     /// Handles that the machine was suspended. The time asleep counts for no time limit, but links have expired in it. A PING

@@ -172,7 +172,7 @@ impl<S: Service> Server<S> {
                 });
                 if answered == Some(true) {
                     server.ctx.core.enter(id);
-                    server.service.abandoned(&mut server.ctx, id);
+                    server.call_service(|service, ctx| service.abandoned(ctx, id));
                 }
                 server.ctx.core.with(id, |client, env| {
                     client.close(env, CloseReason::shutdown());

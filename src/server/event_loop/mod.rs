@@ -41,7 +41,7 @@ use super::handle::{Handle, Inbox};
 use super::id::{ClientId, Origin, ServiceId, SourceId};
 use super::listener::{Accepted, EXHAUSTED_RETRY, Listener, Reserve};
 use super::observe::health;
-use super::service::Service;
+use super::service::{Outgoing, Service};
 use super::tls::TlsStream;
 use super::upgrade::Upgrading;
 use crate::log_event::{log_event, word};
@@ -345,7 +345,7 @@ impl<S: Service> Server<S> {
                 core.env.begin_own_work();
                 core.env.charge_service(service_id);
                 core.enter_service(service_id);
-                self.service.start_program(&mut self.ctx, None);
+                self.call_service(|service, ctx| service.start_program(ctx, None));
             }
         }
     }
@@ -370,7 +370,7 @@ impl<S: Service> Server<S> {
         if let Some((service_id, account)) = core.sources.owner(source) {
             core.env.begin_slice(account, SOURCE_SHARE);
             core.enter_service(service_id);
-            self.service.ready(&mut self.ctx, source, readiness);
+            self.call_service(|service, ctx| service.ready(ctx, source, readiness));
         }
     }
 
@@ -382,7 +382,22 @@ impl<S: Service> Server<S> {
             core.env.begin_slice(account, CLIENT_SHARE);
             core.env.budget.spend(START);
             core.enter_service(service_id);
-            self.service.start_program(&mut self.ctx, Some(id));
+            self.call_service(|service, ctx| service.start_program(ctx, Some(id)));
+        }
+    }
+
+    /// Calls a method of the service to which the current event belongs.
+    pub(super) fn call_service(&mut self, call: impl FnOnce(&mut dyn Service, &mut Context)) {
+        if let Some(service) = self.service.select(self.ctx.core.service_id) {
+            call(service, &mut self.ctx);
+        }
+    }
+
+    /// Calls a method of the service to which the current event of an outgoing connection belongs.
+    pub(super) fn call_outgoing(&mut self, call: impl FnOnce(&mut dyn Outgoing, &mut Context)) {
+        let service = self.service.select(self.ctx.core.service_id);
+        if let Some(outgoing) = service.and_then(|service| service.outgoing()) {
+            call(outgoing, &mut self.ctx);
         }
     }
 
@@ -508,7 +523,7 @@ impl<S: Service> Server<S> {
         };
         if sends(&self.ctx.core) {
             self.ctx.core.enter(id);
-            self.service.drained(&mut self.ctx, id);
+            self.call_service(|service, ctx| service.drained(ctx, id));
         }
     }
 
@@ -575,7 +590,7 @@ impl<S: Service> Server<S> {
         } else {
             log_event!(Debug, client = id, "left", remote = word(&remote));
             if client.wire.forget_call(&mut core.env) {
-                self.service.abandoned(&mut self.ctx, id);
+                self.call_service(|service, ctx| service.abandoned(ctx, id));
             }
         }
         self.sample_agreement();
@@ -597,7 +612,7 @@ impl<S: Service> Server<S> {
             duration = end.duration;
             trace = end.trace
         );
-        self.service.disconnected(&mut self.ctx, id, reason);
+        self.call_service(|service, ctx| service.disconnected(ctx, id, reason));
     }
 
     /// Detaches a client whose connection was cut. The service is not told, unless this side has opened the connection.
@@ -628,7 +643,7 @@ impl<S: Service> Server<S> {
             client.detach(env, poll, cut.clone(), pending);
             if is_ours {
                 self.ctx.core.begin_return(id);
-                self.service.cut(&mut self.ctx, id, &cut);
+                self.call_outgoing(|service, ctx| service.cut(ctx, id, &cut));
             }
         }
         // `accept` may have been waiting for this descriptor.

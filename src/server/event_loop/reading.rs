@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Server;
 use super::clock::Nanos;
-use crate::protocol::CloseReason;
+use crate::protocol::{CloseReason, Message};
 use crate::server::client::{Inbound, Input, Read, ReadGate, SHORT_READ, Why};
 use crate::server::context::Context;
 use crate::server::id::ClientId;
@@ -111,10 +111,10 @@ impl<S: Service> Server<S> {
             if let Some(message) = client.receive_whole(env, &mut input) {
                 if input.peek().is_empty() {
                     env.has_more_input = false;
-                    service.message(ctx, id, message);
+                    pass_on(ctx, service, id, message);
                     break;
                 }
-                service.message(ctx, id, message);
+                pass_on(ctx, service, id, message);
             } else {
                 let mut rest = input;
                 let goes_on = receive(ctx, service, id, &mut rest);
@@ -151,7 +151,10 @@ impl<S: Service> Server<S> {
         }
         let mut patience = Duration::ZERO;
         if client.wire.protocol.is_connected() {
-            patience = self.service.input_ended(&mut self.ctx, id);
+            let service = self.service.select(self.ctx.core.service_id);
+            patience = service.map_or(Duration::ZERO, |service| {
+                service.input_ended(&mut self.ctx, id)
+            });
         }
         if let Some((client, env)) = self.ctx.core.reading() {
             client.write_output(env);
@@ -170,8 +173,16 @@ impl<S: Service> Server<S> {
             && client.wire.forget_call(env)
         {
             self.ctx.core.service_id = client.service_id;
-            self.service.abandoned(&mut self.ctx, id);
+            self.call_service(|service, ctx| service.abandoned(ctx, id));
         }
+    }
+}
+
+/// Passes a message to the service of its client.
+#[inline]
+fn pass_on<S: Service>(ctx: &mut Context, service: &mut S, id: ClientId, message: Message<'_>) {
+    if let Some(service) = service.select(ctx.core.service_id) {
+        service.message(ctx, id, message);
     }
 }
 
@@ -198,7 +209,7 @@ fn receive<S: Service>(
         Some(Inbound::Message(payload)) => {
             // Most of it may have been read in earlier turns, but its handling takes time now.
             env.budget.read(payload.as_message().as_bytes().len());
-            service.message(ctx, id, payload.as_message());
+            pass_on(ctx, service, id, payload.as_message());
             payload.recycle(&mut ctx.core.env.protocol.buffers);
         }
         Some(Inbound::OverRate) => {}

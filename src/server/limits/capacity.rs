@@ -14,7 +14,7 @@ use crate::server::core::Core;
 use crate::server::event_loop::Server;
 use crate::server::event_loop::scheduler::AccountId;
 use crate::server::id::ClientId;
-use crate::server::service::Service;
+use crate::server::service::{Report, Service};
 
 /// Which limits keep a client or a call from being accepted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -265,7 +265,7 @@ impl<S: Service> Server<S> {
     /// Keeps what clients hold within the budget.
     #[cold]
     pub(crate) fn keep_within_memory(&mut self) {
-        let services = self.service.held();
+        let services = self.service.report().map_or(0, Report::held);
         self.act(|server| {
             if let Some(limit) = server.ctx.core.env.config.memory {
                 server.ctx.core.relieve_memory(limit, services);

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::history::Figures;
 use crate::protocol::{Cause, Time};
 use crate::server::context::Context;
-use crate::server::service::Service;
+use crate::server::service::{Report, Service};
 use crate::sys;
 
 /// The maximum number of programs whose use of the processor and of memory one answer tells.
@@ -116,7 +116,10 @@ pub(crate) fn sample<S: Service>(ctx: &mut Context, service: &S, worked_until: T
     let figures = Figures {
         traffic,
         turns: counters.turns.turns(),
-        answers: service.answer_times().unwrap_or_default(),
+        answers: service
+            .report()
+            .and_then(Report::answer_times)
+            .unwrap_or_default(),
         cpu,
         memory,
         clients: core.registry.client_count(),

@@ -7,7 +7,7 @@ use super::metrics::Metrics;
 use crate::protocol::deflate::Compression;
 use crate::protocol::{Cause, OpCode, Time};
 use crate::server::context::Context;
-use crate::server::service::Service;
+use crate::server::service::{Report, Service};
 use crate::sys;
 
 /// The media type of the text exposition format.
@@ -43,7 +43,9 @@ pub(crate) fn write<S: Service>(ctx: &Context, service: &S, is_ready: bool) -> S
         add(&mut out);
     }
     write_process(&mut out);
-    service.metrics(&mut out);
+    if let Some(report) = service.report() {
+        report.metrics(&mut out);
+    }
     out.to_string()
 }
 
@@ -65,7 +67,9 @@ fn write_state<S: Service>(out: &mut Metrics, ctx: &Context, service: &S, is_rea
         u8::from(is_ready),
     );
     let mut routes = Vec::new();
-    service.routes(&mut |path, is_ready| routes.push((path.to_owned(), u8::from(is_ready))));
+    if let Some(report) = service.report() {
+        report.routes(&mut |path, is_ready| routes.push((path.to_owned(), u8::from(is_ready))));
+    }
     out.gauges(
         "outrigger_route_ready",
         "Whether GET /readyz?route=PATH answers 200 while the server does not stop.",
@@ -271,7 +275,7 @@ fn write_held<S: Service>(out: &mut Metrics, ctx: &Context, service: &S) {
     out.gauge(
         "outrigger_held_memory_bytes",
         "Memory that clients make the server hold.",
-        ctx.core.held_memory() + service.held(),
+        ctx.core.held_memory() + service.report().map_or(0, Report::held),
     );
 }
 
@@ -417,13 +421,19 @@ fn write_times<S: Service>(out: &mut Metrics, ctx: &Context, service: &S) {
         &counters.turns.turns(),
     );
     let services = counters.turns.services();
+    let report = service.report();
+    let name = |id| {
+        report
+            .and_then(|report| report.name(id))
+            .unwrap_or("server")
+    };
     out.histograms(
         "outrigger_service_turn_seconds",
         "The part of each turn of the event loop that went to a service and its clients, of the turns that handled its events.",
         "route",
         services
             .iter()
-            .map(|(id, times)| (service.name(*id).unwrap_or("server"), times)),
+            .map(|(id, times)| (name(*id), times)),
     );
 }
 

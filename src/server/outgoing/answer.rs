@@ -110,7 +110,10 @@ fn handle_opened<S: Service>(
                 remote = word(&remote),
                 resumable = ctx.is_resumable(id),
             );
-            service.connect_opened(ctx, id, response);
+            let service = service.select(ctx.core.service_id);
+            if let Some(outgoing) = service.and_then(|service| service.outgoing()) {
+                outgoing.connect_opened(ctx, id, response);
+            }
         }
     }
 }

@@ -404,8 +404,7 @@ impl<S: Service> Server<S> {
         log::info!("{target} cannot connect to {url}: {error}; trying again in {delay:.1?}");
         self.ctx.core.rearm(id);
         self.ctx.core.service_id = service_id;
-        self.service
-            .connect_retrying(&mut self.ctx, target, &error, delay);
+        self.call_outgoing(|service, ctx| service.connect_retrying(ctx, target, &error, delay));
         true
     }
 
@@ -420,7 +419,7 @@ impl<S: Service> Server<S> {
                 "{id} cannot connect to {}: {error}",
                 outgoing.connect.target()
             );
-            return self.service.connect_failed(&mut self.ctx, id, &error);
+            return self.call_outgoing(|service, ctx| service.connect_failed(ctx, id, &error));
         };
         let target = returning.target;
         let is_current =
@@ -442,7 +441,7 @@ impl<S: Service> Server<S> {
                 .and_then(|client| client.wire.delivery())
                 .is_some_and(Delivery::is_closing);
         if !was_closed {
-            self.service.connect_failed(&mut self.ctx, target, &error);
+            self.call_outgoing(|service, ctx| service.connect_failed(ctx, target, &error));
         }
         let reason = CloseReason::new(Cause::NotResumed, CloseCode::ABNORMAL, error.to_string());
         self.ctx
@@ -453,7 +452,8 @@ impl<S: Service> Server<S> {
 
 impl Context {
     /// Opens a connection to a WebSocket server. Returns at once, with the id of the connection. Exactly one of
-    /// [`Service::connect_opened`] and [`Service::connect_failed`] follows. From `connect_opened` on, the server is a
+    /// [`Outgoing::connect_opened`](crate::Outgoing::connect_opened) and
+    /// [`Outgoing::connect_failed`](crate::Outgoing::connect_failed) follows. From `connect_opened` on, the server is a
     /// client like any other: the service gets `message`, `drained`, and `disconnected` once.
     ///
     /// The connection counts towards [`Config::max_clients`](crate::Config) when it is open.

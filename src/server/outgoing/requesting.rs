@@ -22,7 +22,7 @@ use crate::server::outgoing::{Connect, ConnectError, Failures, Outgoing, Request
 use crate::server::service::{ResponseEvent, Service};
 
 impl Context {
-    /// Sends an HTTP request to the target of `connect`. Returns at once, with the id of the connection. [`Service::response`]
+    /// Sends an HTTP request to the target of `connect`. Returns at once, with the id of the connection. [`Outgoing::response`](crate::Outgoing::response)
     /// follows. [`Connect::with_retry`] applies until the whole request is sent; after that, it is never repeated.
     ///
     /// To stop reading the response for a while, use [`Context::set_held`], and to drop it, [`Context::close`]. The connection does not
@@ -106,11 +106,11 @@ pub(crate) fn handle_exchange<S: Service>(
                 }
                 client.rearm(env);
             });
-            service.response(ctx, id, ResponseEvent::Head(&head));
+            pass_on(ctx, service, id, ResponseEvent::Head(&head));
         }
         ExchangeEvent::Data(data) => {
             ctx.spend(1 + data.len() / 512);
-            service.response(ctx, id, ResponseEvent::Data(data));
+            pass_on(ctx, service, id, ResponseEvent::Data(data));
         }
         ExchangeEvent::End { is_reusable } => {
             // What follows the response was not asked for.
@@ -125,7 +125,7 @@ pub(crate) fn handle_exchange<S: Service>(
                 }
                 client.rearm(env);
             });
-            service.response(ctx, id, ResponseEvent::End { is_reusable });
+            pass_on(ctx, service, id, ResponseEvent::End { is_reusable });
             if !is_reusable {
                 ctx.core
                     .with(id, |client, env| client.end(env, CloseReason::eof()));
@@ -150,6 +150,14 @@ pub(crate) fn handle_exchange<S: Service>(
     }
 }
 
+/// Passes a part of a response to the service that has sent the request.
+fn pass_on<S: Service>(ctx: &mut Context, service: &mut S, id: ClientId, event: ResponseEvent<'_>) {
+    let service = service.select(ctx.core.service_id);
+    if let Some(outgoing) = service.and_then(|service| service.outgoing()) {
+        outgoing.response(ctx, id, event);
+    }
+}
+
 impl<S: Service> Server<S> {
     /// Reports the end of a connection for requests.
     pub(super) fn report_exchange_end(
@@ -171,7 +179,7 @@ impl<S: Service> Server<S> {
                 was_sent: requesting.was_sent,
             }
         };
-        self.service.response(&mut self.ctx, id, event);
+        self.call_outgoing(|service, ctx| service.response(ctx, id, event));
     }
 }
 

@@ -10,7 +10,7 @@ use crate::server::id::ClientId;
 use crate::server::observe::client_query::ClientQuery;
 use crate::server::observe::status::StatusFields;
 use crate::server::observe::{health, server_metrics};
-use crate::server::service::{Route, Service};
+use crate::server::service::{Report, Route, Service};
 
 /// Whether the server is alive.
 const HEALTH: &str = "/healthz";
@@ -155,10 +155,12 @@ fn readiness<S: Service>(
     request: &Request<'_>,
 ) -> Result<String, Rejection> {
     let mut routes = Map::new();
-    service.routes(&mut |path, is_ready| {
-        let state = if is_ready { "ready" } else { "not ready" };
-        routes.insert(path.to_owned(), state.into());
-    });
+    if let Some(report) = service.report() {
+        report.routes(&mut |path, is_ready| {
+            let state = if is_ready { "ready" } else { "not ready" };
+            routes.insert(path.to_owned(), state.into());
+        });
+    }
     let Some(asked) = request.parameters("route").last() else {
         expect_ready(ctx, service)?;
         let mut body = serde_json::json!({"status": "ready"});
@@ -185,7 +187,7 @@ fn expect_ready<S: Service>(ctx: &Context, service: &S) -> Result<(), Rejection>
     if ctx.is_stopping() {
         return Err(Rejection::unavailable("stopping"));
     }
-    if !service.is_ready() {
+    if !service.report().is_none_or(Report::is_ready) {
         return Err(Rejection::unavailable("a required program is not running"));
     }
     Ok(())
@@ -215,7 +217,8 @@ fn status<S: Service>(
         Rejection::new(StatusCode::BAD_REQUEST, why)
     })?;
     let mut status = ctx.core.status_page(&query);
-    status.service = service.status();
+    let report = service.report();
+    status.service = report.map(Report::status).unwrap_or_default();
     if usage {
         let mut fields = status.service.0.into();
         health::add_usage(&mut fields);
@@ -224,7 +227,7 @@ fn status<S: Service>(
     let mut status = status.to_value();
     status["clients_by_route"] = clients_by_route(ctx, service);
     if health {
-        status["health"] = health::to_value(ctx, service.held());
+        status["health"] = health::to_value(ctx, report.map_or(0, Report::held));
     }
     if let Some(after) = history {
         status["history"] = ctx.core.history.to_value(after);
@@ -247,9 +250,12 @@ fn flag(request: &Request<'_>, name: &str) -> Result<bool, Rejection> {
 /// The number of clients of each of several services, by its name.
 fn clients_by_route<S: Service>(ctx: &Context, service: &S) -> Value {
     let mut counts = Map::new();
+    let Some(report) = service.report() else {
+        return counts.into();
+    };
     for client in ctx.core.registry.iter() {
         if client.wire.protocol.was_open()
-            && let Some(name) = service.name(client.service_id)
+            && let Some(name) = report.name(client.service_id)
         {
             let count = counts.get(name).and_then(Value::as_u64).unwrap_or(0);
             counts.insert(name.to_owned(), (count + 1).into());

@@ -263,7 +263,11 @@ fn admit<S: Service>(
     let leaver = ctx.core.find_room(id)?;
     ctx.core.check_link_clients(id)?;
     ctx.core.handshaking = Some(id);
-    let accept = service.accept(ctx, request);
+    let service = service.select(ctx.core.service_id);
+    let accept = service.map_or_else(
+        || Err(Rejection::not_found()),
+        |service| service.accept(ctx, request),
+    );
     ctx.core.handshaking = None;
     let accept = accept?;
     if let Some(leaver) = leaver {
@@ -334,7 +338,9 @@ fn upgrade<S: Service>(
         }
     });
     log_connected(ctx, id, request, &remote);
-    service.connected(ctx, id, request);
+    if let Some(service) = service.select(ctx.core.service_id) {
+        service.connected(ctx, id, request);
+    }
     if ctx.is_stopping() {
         ctx.core
             .with(id, |client, env| client.close(env, CloseReason::shutdown()));
@@ -412,7 +418,9 @@ fn handle_call<S: Service>(
         }
         // The answers to other callers keep their form.
         ctx.core.env.gzip_for = (accepts_gzip && asks_not_to_count).then_some(id);
-        service.call(ctx, id, request, body);
+        if let Some(service) = service.select(ctx.core.service_id) {
+            service.call(ctx, id, request, body);
+        }
         ctx.core.env.gzip_for = None;
     }
 }

@@ -310,7 +310,7 @@ impl<S: Service> Server<S> {
             .is_some_and(|client| client.wire.is_ours())
         {
             self.ctx.core.enter(id);
-            self.service.resumed(&mut self.ctx, id);
+            self.call_outgoing(|service, ctx| service.resumed(ctx, id));
         }
     }
 }

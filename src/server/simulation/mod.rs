@@ -26,8 +26,8 @@ use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::{self, simulation::Peer};
 use super::{
-    ClientId, Config, ConnectError, Context, Ended, Peers, Remote, ResumeConfig, Route, Scope,
-    Server, Service, ServiceId,
+    ClientId, Config, ConnectError, Context, Ended, Outgoing, Peers, Portable, Remote,
+    ResumeConfig, Route, Scope, Server, Service, ServiceId,
 };
 use crate::fuzz::protocol::check_server_frames;
 use crate::protocol::client::ResponseHead;
@@ -227,10 +227,20 @@ impl Service for Witness {
         self.ours.act(ctx, ClientId::new(0, 1 << 30));
     }
 
-    fn carries(&self, _: ServiceId) -> bool {
-        true
+    fn outgoing(&mut self) -> Option<&mut dyn Outgoing> {
+        Some(self)
     }
 
+    fn portable(&self) -> Option<&dyn Portable> {
+        Some(self)
+    }
+
+    fn portable_mut(&mut self) -> Option<&mut dyn Portable> {
+        Some(self)
+    }
+}
+
+impl Outgoing for Witness {
     fn connect_opened(&mut self, ctx: &mut Context, client: ClientId, response: &ResponseHead<'_>) {
         assert_eq!(response.status(), 101);
         assert!(
@@ -270,6 +280,12 @@ impl Service for Witness {
         assert!(self.present.contains(&client), "{client} is connected");
         self.ours.resumed(client);
         self.ours.act(ctx, client);
+    }
+}
+
+impl Portable for Witness {
+    fn carries(&self, _: ServiceId) -> bool {
+        true
     }
 }
 

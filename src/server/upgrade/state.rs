@@ -31,7 +31,7 @@ use crate::server::event_loop::clock::Clock;
 use crate::server::event_loop::timers::Timers;
 use crate::server::id::{ClientId, ServiceId};
 use crate::server::registry::Registry;
-use crate::server::service::{Service, continue_service};
+use crate::server::service::{Portable, Service, continue_service};
 use crate::server::topics::SavedTopic;
 
 /// The CLOSE of clients that cannot be carried over.
@@ -97,7 +97,8 @@ impl<S: Service> Server<S> {
         let wire = &client.wire;
         let passes =
             wire.tls().is_none() && wire.protocol.websocket().is_none_or(WebSocket::is_portable);
-        let is_known = !wire.protocol.was_open() || self.service.carries(client.service_id);
+        let carries = |service: &dyn Portable| service.carries(client.service_id);
+        let is_known = !wire.protocol.was_open() || self.service.portable().is_some_and(carries);
         if passes && is_known {
             Fate::Passes
         } else if is_known && wire.is_kept_for_return() {
@@ -118,7 +119,11 @@ impl<S: Service> Server<S> {
             }
         }
         self.ctx.core.service_id = ServiceId::ALL;
-        self.act(|server| server.service.make_portable(&mut server.ctx));
+        self.act(|server| {
+            if let Some(service) = server.service.portable_mut() {
+                service.make_portable(&mut server.ctx);
+            }
+        });
         for id in self.ctx.core.registry.ids() {
             let Some(client) = self.ctx.core.registry.get(id) else {
                 continue;
@@ -162,7 +167,10 @@ impl<S: Service> Server<S> {
         let Some(http) = client.wire.protocol.http() else {
             return false;
         };
-        let is_carried = || self.service.carries_calls(client.service_id);
+        let is_carried = || {
+            let portable = self.service.portable();
+            portable.is_some_and(|service| service.carries_calls(client.service_id))
+        };
         client.wire.tls().is_none()
             && match http.state() {
                 HttpState::Streaming => is_carried(),
@@ -197,7 +205,7 @@ impl<S: Service> Server<S> {
         });
         if ended == Some(true) && is_unanswered {
             self.ctx.core.enter(id);
-            self.service.abandoned(&mut self.ctx, id);
+            self.call_service(|service, ctx| service.abandoned(ctx, id));
         }
         ended == Some(true)
     }
@@ -291,7 +299,7 @@ impl<S: Service> Server<S> {
             "links": env.links.save(to),
             "history": history.save(to),
             "sample_at": sample_at.save(to),
-            "service": self.service.save(to),
+            "service": self.service.portable().map_or(Value::Null, |service| service.save(to)),
         });
         (state, clients)
     }
@@ -382,9 +390,12 @@ impl<S: Service> Server<S> {
 
     /// The services that have a name.
     fn names(&self) -> Vec<(ServiceId, Cow<'_, str>)> {
+        let Some(portable) = self.service.portable() else {
+            return Vec::new();
+        };
         let ids = (0..ServiceId::MOST).filter_map(ServiceId::new);
         let ids = std::iter::once(ServiceId::ALL).chain(ids);
-        ids.filter_map(|id| Some((id, self.service.state_name(id)?)))
+        ids.filter_map(|id| Some((id, portable.state_name(id)?)))
             .collect()
     }
 

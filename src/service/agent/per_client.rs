@@ -18,9 +18,10 @@ use crate::service::jsonrpc::{
 };
 use crate::service::lines::Line;
 use crate::sys::random_uuid;
+use crate::upgrade::Portable;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
-    Request, Route, Service, ServiceId, SourceId, StatusCode, StatusFields, TimerId,
+    Report, Request, Route, Service, ServiceId, SourceId, StatusCode, StatusFields, TimerId,
 };
 
 /// The maximum number of pending requests that are tracked for a client. Further ones pass through untracked.
@@ -448,15 +449,6 @@ impl Service for AgentPerClient {
         self.handle(ctx, ChildInput::Timer(timer));
     }
 
-    fn status(&self) -> StatusFields {
-        self.agents.status()
-    }
-
-    fn metrics(&self, out: &mut Metrics) {
-        self.agents.metrics(out);
-        figures::count_dropped(out, self.dropped);
-    }
-
     fn draining(&mut self, _: &mut Context) {
         self.agents.drain();
     }
@@ -469,12 +461,6 @@ impl Service for AgentPerClient {
         self.agents.clients(visit);
     }
 
-    fn state_name(&self, id: ServiceId) -> Option<Cow<'_, str>> {
-        (id == ServiceId::ALL).then_some("per-client".into())
-    }
-
-    passes_on!();
-
     fn stopping(&mut self, ctx: &mut Context) {
         self.agents.stop_all(ctx);
     }
@@ -482,4 +468,35 @@ impl Service for AgentPerClient {
     fn is_stopped(&self) -> bool {
         self.process_count() == 0
     }
+
+    fn report(&self) -> Option<&dyn Report> {
+        Some(self)
+    }
+
+    fn portable(&self) -> Option<&dyn Portable> {
+        Some(self)
+    }
+
+    fn portable_mut(&mut self) -> Option<&mut dyn Portable> {
+        Some(self)
+    }
+}
+
+impl Report for AgentPerClient {
+    fn status(&self) -> StatusFields {
+        self.agents.status()
+    }
+
+    fn metrics(&self, out: &mut Metrics) {
+        self.agents.metrics(out);
+        figures::count_dropped(out, self.dropped);
+    }
+}
+
+impl Portable for AgentPerClient {
+    fn state_name(&self, id: ServiceId) -> Option<Cow<'_, str>> {
+        (id == ServiceId::ALL).then_some("per-client".into())
+    }
+
+    passes_on!();
 }

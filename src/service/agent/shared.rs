@@ -13,9 +13,10 @@ use crate::service::deadlines::Alarm;
 use crate::service::jsonrpc::MessageLine;
 use crate::service::lines::Line;
 use crate::sys::random_uuid;
+use crate::upgrade::Portable;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Histogram, LinkTarget, Message, Metrics,
-    Principal, Readiness, Rejection, Request, Route, Scope, Service, ServiceId, SourceId,
+    Principal, Readiness, Rejection, Report, Request, Route, Scope, Service, ServiceId, SourceId,
     StatusCode, StatusFields, TimerId,
 };
 use std::borrow::Cow;
@@ -399,6 +400,41 @@ impl Service for Agent {
         self.with_child(ctx, |child, ctx, line| child.handle_timer(ctx, timer, line));
     }
 
+    fn keeps_every_client(&self, _: ServiceId) -> bool {
+        true
+    }
+
+    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+        self.router.clients(visit);
+        self.receivers.batches.clients().for_each(visit);
+    }
+
+    fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    fn stopping(&mut self, ctx: &mut Context) {
+        self.receivers.processes.stop(ctx);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.receivers.processes.are_gone()
+    }
+
+    fn report(&self) -> Option<&dyn Report> {
+        Some(self)
+    }
+
+    fn portable(&self) -> Option<&dyn Portable> {
+        Some(self)
+    }
+
+    fn portable_mut(&mut self) -> Option<&mut dyn Portable> {
+        Some(self)
+    }
+}
+
+impl Report for Agent {
     fn is_ready(&self) -> bool {
         self.receivers.processes.is_any_ready(&self.router)
     }
@@ -418,20 +454,9 @@ impl Service for Agent {
     fn held(&self) -> usize {
         self.router.figures().history + self.receivers.batches.held()
     }
+}
 
-    fn keeps_every_client(&self, _: ServiceId) -> bool {
-        true
-    }
-
-    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
-        self.router.clients(visit);
-        self.receivers.batches.clients().for_each(visit);
-    }
-
-    fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
-    }
-
+impl Portable for Agent {
     fn state_name(&self, id: ServiceId) -> Option<Cow<'_, str>> {
         (id == ServiceId::ALL).then_some("shared".into())
     }
@@ -478,13 +503,5 @@ impl Service for Agent {
         let now = ctx.now();
         self.with_router(ctx, |router, output| router.handle_timeout(now, output));
         Ok(())
-    }
-
-    fn stopping(&mut self, ctx: &mut Context) {
-        self.receivers.processes.stop(ctx);
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.receivers.processes.are_gone()
     }
 }

@@ -17,9 +17,10 @@ use super::child::{Keeper, OnFailure, RestartLimit};
 use super::lines::Line;
 use crate::record::{RecordError, state};
 use crate::text::printable;
+use crate::upgrade::Portable;
 use crate::{
-    Accept, ClientId, CloseCode, CloseReason, Context, Message, Readiness, Rejection, Request,
-    Route, Service, SourceId, SubscribeError, TimerId, Token,
+    Accept, ClientId, CloseCode, CloseReason, Context, Message, Readiness, Rejection, Report,
+    Request, Route, Service, SourceId, SubscribeError, TimerId, Token,
 };
 use std::ops::ControlFlow;
 
@@ -384,15 +385,9 @@ impl Service for App {
         self.replies.clients().for_each(visit);
     }
 
-    fn is_ready(&self) -> bool {
-        self.program.is_running()
-    }
-
     fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
-
-    passes_on!();
 
     fn stopping(&mut self, ctx: &mut Context) {
         if let Some(backend) = self.program.child_mut() {
@@ -403,6 +398,28 @@ impl Service for App {
     fn is_stopped(&self) -> bool {
         self.program.child().is_none_or(Backend::is_stopped)
     }
+
+    fn report(&self) -> Option<&dyn Report> {
+        Some(self)
+    }
+
+    fn portable(&self) -> Option<&dyn Portable> {
+        Some(self)
+    }
+
+    fn portable_mut(&mut self) -> Option<&mut dyn Portable> {
+        Some(self)
+    }
+}
+
+impl Report for App {
+    fn is_ready(&self) -> bool {
+        self.program.is_running()
+    }
+}
+
+impl Portable for App {
+    passes_on!();
 }
 
 /// The maximum length of a command line in bytes. It fits a message of the maximum size in base64 or with common escapes.

@@ -32,8 +32,8 @@ use crate::protocol::client::ResponseHead;
 use crate::sys::{RawMode, TerminalSize, terminal_size};
 use crate::text::printable;
 use crate::{
-    Cause, ClientId, CloseCode, CloseReason, Connect, ConnectError, Context, Message, Readiness,
-    Retry, Service, SourceId, TimerId,
+    Cause, ClientId, CloseCode, CloseReason, Connect, ConnectError, Context, Message, Outgoing,
+    Readiness, Retry, Service, SourceId, TimerId,
 };
 
 /// The exit code if the client itself fails.
@@ -433,67 +433,6 @@ impl Service for Attach {
         }
     }
 
-    fn connect_opened(&mut self, ctx: &mut Context, _: ClientId, _: &ResponseHead<'_>) {
-        if self.phase == Phase::Cut {
-            return self.come_back(ctx);
-        }
-        self.phase = Phase::Open;
-        match self.begin(ctx) {
-            Ok(()) => {
-                // The size may have changed while the connection was opened.
-                self.update_size(ctx);
-                self.recognition = Some(ctx.set_timer(RECOGNITION));
-            }
-            Err(error) => self.fail(ctx, format!("cannot use the terminal: {error}")),
-        }
-    }
-
-    fn connect_failed(&mut self, ctx: &mut Context, client: ClientId, error: &ConnectError) {
-        if ctx.is_detached(client) {
-            // `disconnected` follows.
-            self.not_resumed = Some((error.to_string(), error.is_retryable()));
-            return;
-        }
-        self.client = None;
-        let url = self.config.connect.target();
-        match (self.phase, error.status()) {
-            (Phase::Opening, _) => {
-                let message = format!("cannot connect to {url}: {error}");
-                self.fail(
-                    ctx,
-                    with_advice(message, Problem::of(error), self.config.advise),
-                );
-            }
-            // The server may not have noticed that the former connection is gone.
-            (Phase::Cut, Some(409)) => self.retry = Some(ctx.set_timer(WRITER_RETRY)),
-            (Phase::Cut, _) => {
-                let message = format!("connection lost; cannot connect to {url} again: {error}");
-                self.fail(ctx, message);
-            }
-            (Phase::Open | Phase::Ended, _) => {}
-        }
-    }
-
-    fn cut(&mut self, _: &mut Context, _: ClientId, reason: &CloseReason) {
-        self.is_restarting |= is_restart(reason);
-        if self.phase == Phase::Open {
-            log::info!(
-                "the connection was cut: {}",
-                printable(reason.to_string().as_bytes())
-            );
-            self.phase = Phase::Cut;
-            self.notice_cut();
-        }
-    }
-
-    fn resumed(&mut self, ctx: &mut Context, _: ClientId) {
-        // Whoever has sent CLOSE 1012, the program goes on.
-        self.is_restarting = false;
-        if self.phase == Phase::Cut {
-            self.come_back(ctx);
-        }
-    }
-
     fn message(&mut self, ctx: &mut Context, _: ClientId, message: Message<'_>) {
         if self.phase == Phase::Ended {
             return;
@@ -609,6 +548,73 @@ impl Service for Attach {
         let signal = self.signals.as_ref().and_then(TerminalSignals::ended_by);
         let message = format!("ended by {}", signal.unwrap_or("a signal"));
         self.end(ctx, FAILED, message, true);
+    }
+
+    fn outgoing(&mut self) -> Option<&mut dyn Outgoing> {
+        Some(self)
+    }
+}
+
+impl Outgoing for Attach {
+    fn connect_opened(&mut self, ctx: &mut Context, _: ClientId, _: &ResponseHead<'_>) {
+        if self.phase == Phase::Cut {
+            return self.come_back(ctx);
+        }
+        self.phase = Phase::Open;
+        match self.begin(ctx) {
+            Ok(()) => {
+                // The size may have changed while the connection was opened.
+                self.update_size(ctx);
+                self.recognition = Some(ctx.set_timer(RECOGNITION));
+            }
+            Err(error) => self.fail(ctx, format!("cannot use the terminal: {error}")),
+        }
+    }
+
+    fn connect_failed(&mut self, ctx: &mut Context, client: ClientId, error: &ConnectError) {
+        if ctx.is_detached(client) {
+            // `disconnected` follows.
+            self.not_resumed = Some((error.to_string(), error.is_retryable()));
+            return;
+        }
+        self.client = None;
+        let url = self.config.connect.target();
+        match (self.phase, error.status()) {
+            (Phase::Opening, _) => {
+                let message = format!("cannot connect to {url}: {error}");
+                self.fail(
+                    ctx,
+                    with_advice(message, Problem::of(error), self.config.advise),
+                );
+            }
+            // The server may not have noticed that the former connection is gone.
+            (Phase::Cut, Some(409)) => self.retry = Some(ctx.set_timer(WRITER_RETRY)),
+            (Phase::Cut, _) => {
+                let message = format!("connection lost; cannot connect to {url} again: {error}");
+                self.fail(ctx, message);
+            }
+            (Phase::Open | Phase::Ended, _) => {}
+        }
+    }
+
+    fn cut(&mut self, _: &mut Context, _: ClientId, reason: &CloseReason) {
+        self.is_restarting |= is_restart(reason);
+        if self.phase == Phase::Open {
+            log::info!(
+                "the connection was cut: {}",
+                printable(reason.to_string().as_bytes())
+            );
+            self.phase = Phase::Cut;
+            self.notice_cut();
+        }
+    }
+
+    fn resumed(&mut self, ctx: &mut Context, _: ClientId) {
+        // Whoever has sent CLOSE 1012, the program goes on.
+        self.is_restarting = false;
+        if self.phase == Phase::Cut {
+            self.come_back(ctx);
+        }
     }
 }
 

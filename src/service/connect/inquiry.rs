@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::http::shown;
 use crate::protocol::client::HttpRequest;
-use crate::{ClientId, CloseCode, Connect, Context, ResponseEvent, Service};
+use crate::{ClientId, CloseCode, Connect, Context, Outgoing, ResponseEvent, Service};
 
 /// The maximum length of the answer in bytes.
 const MAX_BODY: usize = 16 << 20;
@@ -95,6 +95,12 @@ impl Service for Inquiry {
         }
     }
 
+    fn outgoing(&mut self) -> Option<&mut dyn Outgoing> {
+        Some(self)
+    }
+}
+
+impl Outgoing for Inquiry {
     fn response(&mut self, ctx: &mut Context, client: ClientId, event: ResponseEvent<'_>) {
         match event {
             ResponseEvent::Head(head) => {

@@ -40,8 +40,8 @@ use crate::protocol::client::ResponseHead;
 use crate::sys::drop_code;
 use crate::text::printable;
 use crate::{
-    Cause, ClientId, CloseCode, CloseReason, Connect, ConnectError, Context, Message, OwnedMessage,
-    Readiness, Retry, Service, SourceId, Time, TimerId,
+    Cause, ClientId, CloseCode, CloseReason, Connect, ConnectError, Context, Message, Outgoing,
+    OwnedMessage, Readiness, Retry, Service, SourceId, Time, TimerId,
 };
 
 /// The settings of a [`Bridge`].
@@ -291,100 +291,6 @@ impl Service for Bridge {
         self.connect(ctx);
     }
 
-    fn connect_opened(&mut self, ctx: &mut Context, client: ClientId, _: &ResponseHead<'_>) {
-        if self.link != Link::Opening(client) {
-            return;
-        }
-        self.last_error = None;
-        if !std::mem::replace(&mut self.was_open, true) {
-            // Most of what was used until here is not used again.
-            drop_code();
-        }
-        self.begin_connection(ctx, client);
-        if self.output.as_ref().is_some_and(Output::is_full) {
-            ctx.set_held(client, true);
-        }
-        self.check_end(ctx);
-        self.resume_input(ctx);
-    }
-
-    fn connect_failed(&mut self, ctx: &mut Context, client: ClientId, error: &ConnectError) {
-        match self.link {
-            Link::Opening(opening)
-                if opening == client && (ctx.is_stopping() || self.stage == Stage::Finished) =>
-            {
-                self.link = Link::None;
-                self.finish(ctx, None);
-            }
-            Link::Opening(opening) if opening == client => self.fail_to_connect(ctx, error),
-            // `disconnected` follows.
-            Link::Returning { client: open, .. } | Link::Open { client: open, .. }
-                if open == client =>
-            {
-                let is_gone = matches!(error, ConnectError::NotResumed(_));
-                self.not_resumed = Some((error.to_string(), is_gone));
-            }
-            _ => {}
-        }
-    }
-
-    fn connect_retrying(
-        &mut self,
-        ctx: &mut Context,
-        client: ClientId,
-        error: &ConnectError,
-        _: Duration,
-    ) {
-        if self.link != Link::Opening(client) {
-            return;
-        }
-        if !self.was_open && error.is_no_such_place() {
-            ctx.close(client, CloseCode::NORMAL, "");
-            return self.fail_to_connect(ctx, error);
-        }
-        let target = self.config.connect.target();
-        let text = format!("cannot connect to {target}: {error}");
-        if self.last_error.is_none() {
-            let limit = match self.config.give_up {
-                Duration::MAX => String::new(),
-                limit => format!(" for {limit:?}"),
-            };
-            self.warn(format!("{text}; trying again{limit}"), Problem::Unreachable);
-        }
-        self.last_error = Some(text);
-    }
-
-    fn cut(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
-        if let Link::Open {
-            client: open,
-            is_cut,
-            ..
-        } = &mut self.link
-            && *open == client
-        {
-            *is_cut = true;
-            if self.linger_expired {
-                let failure = undelivered(ctx.unconfirmed(client));
-                return self.finish(ctx, failure);
-            }
-            self.check_end(ctx);
-        }
-    }
-
-    fn resumed(&mut self, ctx: &mut Context, client: ClientId) {
-        if let Link::Open {
-            client: open,
-            is_cut,
-            ..
-        } = &mut self.link
-            && *open == client
-        {
-            *is_cut = false;
-            self.check_end(ctx);
-            self.resume_input(ctx);
-        }
-    }
-
     fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
         let connected = self.link.connected();
         let (Some(output), true) = (
@@ -498,6 +404,106 @@ impl Service for Bridge {
 
     fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
+    }
+
+    fn outgoing(&mut self) -> Option<&mut dyn Outgoing> {
+        Some(self)
+    }
+}
+
+impl Outgoing for Bridge {
+    fn connect_opened(&mut self, ctx: &mut Context, client: ClientId, _: &ResponseHead<'_>) {
+        if self.link != Link::Opening(client) {
+            return;
+        }
+        self.last_error = None;
+        if !std::mem::replace(&mut self.was_open, true) {
+            // Most of what was used until here is not used again.
+            drop_code();
+        }
+        self.begin_connection(ctx, client);
+        if self.output.as_ref().is_some_and(Output::is_full) {
+            ctx.set_held(client, true);
+        }
+        self.check_end(ctx);
+        self.resume_input(ctx);
+    }
+
+    fn connect_failed(&mut self, ctx: &mut Context, client: ClientId, error: &ConnectError) {
+        match self.link {
+            Link::Opening(opening)
+                if opening == client && (ctx.is_stopping() || self.stage == Stage::Finished) =>
+            {
+                self.link = Link::None;
+                self.finish(ctx, None);
+            }
+            Link::Opening(opening) if opening == client => self.fail_to_connect(ctx, error),
+            // `disconnected` follows.
+            Link::Returning { client: open, .. } | Link::Open { client: open, .. }
+                if open == client =>
+            {
+                let is_gone = matches!(error, ConnectError::NotResumed(_));
+                self.not_resumed = Some((error.to_string(), is_gone));
+            }
+            _ => {}
+        }
+    }
+
+    fn connect_retrying(
+        &mut self,
+        ctx: &mut Context,
+        client: ClientId,
+        error: &ConnectError,
+        _: Duration,
+    ) {
+        if self.link != Link::Opening(client) {
+            return;
+        }
+        if !self.was_open && error.is_no_such_place() {
+            ctx.close(client, CloseCode::NORMAL, "");
+            return self.fail_to_connect(ctx, error);
+        }
+        let target = self.config.connect.target();
+        let text = format!("cannot connect to {target}: {error}");
+        if self.last_error.is_none() {
+            let limit = match self.config.give_up {
+                Duration::MAX => String::new(),
+                limit => format!(" for {limit:?}"),
+            };
+            self.warn(format!("{text}; trying again{limit}"), Problem::Unreachable);
+        }
+        self.last_error = Some(text);
+    }
+
+    fn cut(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
+        if let Link::Open {
+            client: open,
+            is_cut,
+            ..
+        } = &mut self.link
+            && *open == client
+        {
+            *is_cut = true;
+            if self.linger_expired {
+                let failure = undelivered(ctx.unconfirmed(client));
+                return self.finish(ctx, failure);
+            }
+            self.check_end(ctx);
+        }
+    }
+
+    fn resumed(&mut self, ctx: &mut Context, client: ClientId) {
+        if let Link::Open {
+            client: open,
+            is_cut,
+            ..
+        } = &mut self.link
+            && *open == client
+        {
+            *is_cut = false;
+            self.check_end(ctx);
+            self.resume_input(ctx);
+        }
     }
 }
 

@@ -9,9 +9,10 @@ use crate::record::{RecordError, record, state};
 use crate::service::child::{Child, ChildEvent, ChildInput, ClientPrograms, describe};
 use crate::service::framing::Decoder;
 use crate::service::lines::Line;
+use crate::upgrade::Portable;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
-    Request, Route, Service, ServiceId, SourceId, StatusFields, TimerId,
+    Report, Request, Route, Service, ServiceId, SourceId, StatusFields, TimerId,
 };
 
 /// How long a client that has half-closed its connection is kept while it takes no output. Its program has exited by
@@ -212,14 +213,6 @@ impl Service for PipePerClient {
         self.handle(ctx, ChildInput::Timer(timer));
     }
 
-    fn status(&self) -> StatusFields {
-        self.programs.status()
-    }
-
-    fn metrics(&self, out: &mut Metrics) {
-        self.programs.metrics(out);
-    }
-
     /// While the server stops, it closes the clients whose programs have exited.
     fn keeps_every_client(&self, _: ServiceId) -> bool {
         !self.programs.is_draining()
@@ -228,12 +221,6 @@ impl Service for PipePerClient {
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         self.programs.clients(visit);
     }
-
-    fn state_name(&self, id: ServiceId) -> Option<Cow<'_, str>> {
-        (id == ServiceId::ALL).then_some("per-client".into())
-    }
-
-    passes_on!();
 
     /// Ends the input of all programs. Their clients get the rest of the output.
     fn draining(&mut self, ctx: &mut Context) {
@@ -248,4 +235,34 @@ impl Service for PipePerClient {
     fn is_stopped(&self) -> bool {
         self.programs.count() == 0
     }
+
+    fn report(&self) -> Option<&dyn Report> {
+        Some(self)
+    }
+
+    fn portable(&self) -> Option<&dyn Portable> {
+        Some(self)
+    }
+
+    fn portable_mut(&mut self) -> Option<&mut dyn Portable> {
+        Some(self)
+    }
+}
+
+impl Report for PipePerClient {
+    fn status(&self) -> StatusFields {
+        self.programs.status()
+    }
+
+    fn metrics(&self, out: &mut Metrics) {
+        self.programs.metrics(out);
+    }
+}
+
+impl Portable for PipePerClient {
+    fn state_name(&self, id: ServiceId) -> Option<Cow<'_, str>> {
+        (id == ServiceId::ALL).then_some("per-client".into())
+    }
+
+    passes_on!();
 }

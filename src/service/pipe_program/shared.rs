@@ -12,9 +12,10 @@ use crate::service::child::{
 };
 use crate::service::framing::Decoder;
 use crate::service::lines::Line;
+use crate::upgrade::Portable;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
-    Request, Route, Service, ServiceId, SourceId, StatusFields, TimerId,
+    Report, Request, Route, Service, ServiceId, SourceId, StatusFields, TimerId,
 };
 
 /// How often to check whether a program that no client lets write may continue. A client whose connection was cut holds it no
@@ -261,6 +262,38 @@ impl Service for PipeShared {
         self.with_child(ctx, |child, ctx, line| child.handle_timer(ctx, timer, line));
     }
 
+    fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Ends the program's input. The clients get the rest of its output.
+    fn draining(&mut self, ctx: &mut Context) {
+        self.draining = true;
+        self.program.stop(ctx);
+    }
+
+    fn stopping(&mut self, ctx: &mut Context) {
+        self.program.stop(ctx);
+    }
+
+    fn is_stopped(&self) -> bool {
+        !self.program.is_running()
+    }
+
+    fn report(&self) -> Option<&dyn Report> {
+        Some(self)
+    }
+
+    fn portable(&self) -> Option<&dyn Portable> {
+        Some(self)
+    }
+
+    fn portable_mut(&mut self) -> Option<&mut dyn Portable> {
+        Some(self)
+    }
+}
+
+impl Report for PipeShared {
     fn is_ready(&self) -> bool {
         self.program.is_running()
     }
@@ -277,28 +310,12 @@ impl Service for PipeShared {
     fn metrics(&self, out: &mut Metrics) {
         process_metrics(out, usize::from(self.program.is_running()), self.started);
     }
+}
 
-    fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
-    }
-
+impl Portable for PipeShared {
     fn state_name(&self, id: ServiceId) -> Option<Cow<'_, str>> {
         (id == ServiceId::ALL).then_some("shared".into())
     }
 
     passes_on!();
-
-    /// Ends the program's input. The clients get the rest of its output.
-    fn draining(&mut self, ctx: &mut Context) {
-        self.draining = true;
-        self.program.stop(ctx);
-    }
-
-    fn stopping(&mut self, ctx: &mut Context) {
-        self.program.stop(ctx);
-    }
-
-    fn is_stopped(&self) -> bool {
-        !self.program.is_running()
-    }
 }

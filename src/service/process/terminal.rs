@@ -22,9 +22,10 @@ use crate::service::Endpoint;
 use crate::service::child::process_metrics;
 use crate::service::id_map::IdMap;
 use crate::sys::{Account, TerminalSize, random_uuid};
+use crate::upgrade::Portable;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
-    Request, Route, Service, ServiceId, SourceId, StatusFields, TimerId,
+    Report, Request, Route, Service, ServiceId, SourceId, StatusFields, TimerId,
 };
 
 /// The output that is kept for a client that is behind. A terminal has no other readers.
@@ -306,31 +307,6 @@ impl Service for Terminal {
         self.programs.orphans_changed(ctx);
     }
 
-    fn held(&self) -> usize {
-        self.programs.held_memory()
-    }
-
-    fn status(&self) -> StatusFields {
-        let listed = self.programs.iter().take(MAX_LISTED).map(|program| {
-            json!({
-                "pid": program.pid(),
-                "client": program.sink.writer().map(|client| client.to_string()),
-                "started_at": rfc3339(program.started),
-                "state": if program.exit().is_some() { "exited" } else { "running" },
-            })
-        });
-        let listed: Vec<_> = listed.collect();
-        let status = json!({"processes": {"running": self.programs.len()}, "programs": listed});
-        StatusFields::from_value(status)
-    }
-
-    fn metrics(&self, out: &mut Metrics) {
-        process_metrics(out, self.programs.len(), self.started);
-        if let Some(recorder) = &self.recorder {
-            recorder.metrics(out);
-        }
-    }
-
     /// Whether a client has not been sent the last output of its program, and why it ended.
     fn is_waiting(&self, _: &Context, client: ClientId) -> bool {
         let program = self.programs.read_by(client);
@@ -358,6 +334,55 @@ impl Service for Terminal {
         self.programs.stop_all(ctx);
     }
 
+    fn stopping(&mut self, ctx: &mut Context) {
+        self.programs.stop_all(ctx);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.programs.are_gone()
+    }
+
+    fn report(&self) -> Option<&dyn Report> {
+        Some(self)
+    }
+
+    fn portable(&self) -> Option<&dyn Portable> {
+        Some(self)
+    }
+
+    fn portable_mut(&mut self) -> Option<&mut dyn Portable> {
+        Some(self)
+    }
+}
+
+impl Report for Terminal {
+    fn held(&self) -> usize {
+        self.programs.held_memory()
+    }
+
+    fn status(&self) -> StatusFields {
+        let listed = self.programs.iter().take(MAX_LISTED).map(|program| {
+            json!({
+                "pid": program.pid(),
+                "client": program.sink.writer().map(|client| client.to_string()),
+                "started_at": rfc3339(program.started),
+                "state": if program.exit().is_some() { "exited" } else { "running" },
+            })
+        });
+        let listed: Vec<_> = listed.collect();
+        let status = json!({"processes": {"running": self.programs.len()}, "programs": listed});
+        StatusFields::from_value(status)
+    }
+
+    fn metrics(&self, out: &mut Metrics) {
+        process_metrics(out, self.programs.len(), self.started);
+        if let Some(recorder) = &self.recorder {
+            recorder.metrics(out);
+        }
+    }
+}
+
+impl Portable for Terminal {
     fn carries(&self, _: ServiceId) -> bool {
         true
     }
@@ -393,13 +418,5 @@ impl Service for Terminal {
         }
         self.remove_gone(ctx);
         Ok(())
-    }
-
-    fn stopping(&mut self, ctx: &mut Context) {
-        self.programs.stop_all(ctx);
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.programs.are_gone()
     }
 }

@@ -29,8 +29,8 @@ use crate::service::pipe::PipeState;
 use crate::service::{Advise, Framing};
 use crate::sys::drop_code;
 use crate::{
-    ClientId, CloseCode, Connect, ConnectError, Context, Readiness, ResponseEvent, Service,
-    SourceId, Time, TimerId,
+    ClientId, CloseCode, Connect, ConnectError, Context, Outgoing, Readiness, ResponseEvent,
+    Service, SourceId, Time, TimerId,
 };
 
 /// The maximum number of connections that wait for another request.
@@ -338,6 +338,55 @@ impl Service for HttpBridge {
         }
     }
 
+    fn ready(&mut self, ctx: &mut Context, source: SourceId, _: Readiness) {
+        if self.input.as_ref().is_some_and(|input| input.is(source)) {
+            self.read_input(ctx);
+        } else if self.output.as_ref().is_some_and(|output| output.is(source)) {
+            self.write_output(ctx);
+        }
+    }
+
+    fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
+        if self.input.as_ref().is_some_and(|one| one.is_timer(timer)) {
+            self.read_input(ctx);
+        } else if self.output.as_ref().is_some_and(|one| one.is_timer(timer)) {
+            self.write_output(ctx);
+        } else if self.timer.is_some_and(|(own, _)| own == timer) {
+            self.timer = None;
+            self.conversation.handle_time(ctx.now());
+            self.act(ctx);
+        } else if self.linger == Some(timer) {
+            let count = self.conversation.unanswered();
+            let failure = self.failure.take();
+            self.failure = failure.or_else(|| unanswered(count, self.config.linger));
+            self.leave(ctx);
+        }
+    }
+
+    fn draining(&mut self, ctx: &mut Context) {
+        self.leave(ctx);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.output.as_ref().is_none_or(Output::is_empty)
+    }
+
+    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
+        for client in self.numbers.keys().chain(&self.idle) {
+            visit(*client);
+        }
+    }
+
+    fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    fn outgoing(&mut self) -> Option<&mut dyn Outgoing> {
+        Some(self)
+    }
+}
+
+impl Outgoing for HttpBridge {
     fn response(&mut self, ctx: &mut Context, client: ClientId, event: ResponseEvent<'_>) {
         let now = ctx.now();
         let Some(number) = self.numbers.get(&client).copied() else {
@@ -403,48 +452,5 @@ impl Service for HttpBridge {
             let advice = Some(Problem::Unreachable);
             log::warn!("{}", with_advice(text, advice, self.config.advise));
         }
-    }
-
-    fn ready(&mut self, ctx: &mut Context, source: SourceId, _: Readiness) {
-        if self.input.as_ref().is_some_and(|input| input.is(source)) {
-            self.read_input(ctx);
-        } else if self.output.as_ref().is_some_and(|output| output.is(source)) {
-            self.write_output(ctx);
-        }
-    }
-
-    fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
-        if self.input.as_ref().is_some_and(|one| one.is_timer(timer)) {
-            self.read_input(ctx);
-        } else if self.output.as_ref().is_some_and(|one| one.is_timer(timer)) {
-            self.write_output(ctx);
-        } else if self.timer.is_some_and(|(own, _)| own == timer) {
-            self.timer = None;
-            self.conversation.handle_time(ctx.now());
-            self.act(ctx);
-        } else if self.linger == Some(timer) {
-            let count = self.conversation.unanswered();
-            let failure = self.failure.take();
-            self.failure = failure.or_else(|| unanswered(count, self.config.linger));
-            self.leave(ctx);
-        }
-    }
-
-    fn draining(&mut self, ctx: &mut Context) {
-        self.leave(ctx);
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.output.as_ref().is_none_or(Output::is_empty)
-    }
-
-    fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
-        for client in self.numbers.keys().chain(&self.idle) {
-            visit(*client);
-        }
-    }
-
-    fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
     }
 }

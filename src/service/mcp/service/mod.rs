@@ -24,9 +24,10 @@ use crate::service::child::{ChildIndex, ChildInput, process_metrics};
 use crate::service::deadlines::Alarm;
 use crate::service::id_map::IdMap;
 use crate::service::jsonrpc::code;
+use crate::upgrade::Portable;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Principal, Readiness,
-    Rejection, Request, Route, Service, ServiceId, SourceId, StatusFields, TimerId,
+    Rejection, Report, Request, Route, Service, ServiceId, SourceId, StatusFields, TimerId,
 };
 
 /// The maximum number of sessions that the status lists.
@@ -276,10 +277,6 @@ impl Service for Mcp {
         self.websocket.draining(ctx);
     }
 
-    fn is_ready(&self) -> bool {
-        self.pool.is_ready()
-    }
-
     fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
         let input = ChildInput::Ready(source);
         match self.index.find(input) {
@@ -326,6 +323,46 @@ impl Service for Mcp {
         self.hub.callers.keys().copied().for_each(&mut *visit);
         self.starting.keys().copied().for_each(&mut *visit);
         self.websocket.clients(visit);
+    }
+
+    fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    fn stopping(&mut self, ctx: &mut Context) {
+        let sessions: Vec<Uuid> = self.sessions.keys().copied().collect();
+        for id in sessions {
+            self.end_session(ctx, id, "server shutting down");
+        }
+        self.end_all_translated(ctx, Some(SHUTTING_DOWN));
+        self.stop_servers(ctx);
+        self.pool.stop(ctx);
+        self.pool
+            .slots()
+            .for_each(|slot| self.note_change(Owner::Pool(slot)));
+        self.websocket.stopping(ctx);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.process_count() == 0
+    }
+
+    fn report(&self) -> Option<&dyn Report> {
+        Some(self)
+    }
+
+    fn portable(&self) -> Option<&dyn Portable> {
+        Some(self)
+    }
+
+    fn portable_mut(&mut self) -> Option<&mut dyn Portable> {
+        Some(self)
+    }
+}
+
+impl Report for Mcp {
+    fn is_ready(&self) -> bool {
+        self.pool.is_ready()
     }
 
     fn status(&self) -> StatusFields {
@@ -423,32 +460,12 @@ impl Service for Mcp {
     fn held(&self) -> usize {
         self.hub.bytes.used()
     }
+}
 
-    fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
-    }
-
+impl Portable for Mcp {
     passes_on!();
 
     fn carries_calls(&self, _: ServiceId) -> bool {
         true
-    }
-
-    fn stopping(&mut self, ctx: &mut Context) {
-        let sessions: Vec<Uuid> = self.sessions.keys().copied().collect();
-        for id in sessions {
-            self.end_session(ctx, id, "server shutting down");
-        }
-        self.end_all_translated(ctx, Some(SHUTTING_DOWN));
-        self.stop_servers(ctx);
-        self.pool.stop(ctx);
-        self.pool
-            .slots()
-            .for_each(|slot| self.note_change(Owner::Pool(slot)));
-        self.websocket.stopping(ctx);
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.process_count() == 0
     }
 }

@@ -34,10 +34,11 @@ use crate::server::too_little_memory;
 use crate::service::child::process_metrics;
 use crate::service::id_map::IdMap;
 use crate::sys::random_uuid;
+use crate::upgrade::Portable;
 use crate::{
     Accept, ClientId, CloseReason, Context, LinkTarget, Message, Metrics, Readiness, Rejection,
-    Request, Response, Route, Scope, Service, ServiceId, SourceId, StatusCode, StatusFields,
-    TimerId,
+    Report, Request, Response, Route, Scope, Service, ServiceId, SourceId, StatusCode,
+    StatusFields, TimerId,
 };
 
 /// How long a client that has half-closed its connection is kept while it has unread output and takes nothing.
@@ -518,6 +519,37 @@ impl Service for Processes {
         self.programs.orphans_changed(ctx);
     }
 
+    /// Stops all processes except those of `exec` calls. Attached clients get the rest of the output and the exit.
+    fn draining(&mut self, ctx: &mut Context) {
+        self.stopping = true;
+        self.refuse_starts(ctx, &Rejection::unavailable("stopping"));
+        self.waits.end(ctx, &mut self.programs);
+        self.programs.stop_those(ctx, is_shared);
+    }
+
+    fn stopping(&mut self, ctx: &mut Context) {
+        self.stopping = true;
+        self.programs.stop_all(ctx);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.programs.are_gone()
+    }
+
+    fn report(&self) -> Option<&dyn Report> {
+        Some(self)
+    }
+
+    fn portable(&self) -> Option<&dyn Portable> {
+        Some(self)
+    }
+
+    fn portable_mut(&mut self) -> Option<&mut dyn Portable> {
+        Some(self)
+    }
+}
+
+impl Report for Processes {
     fn held(&self) -> usize {
         self.programs.held_memory()
     }
@@ -543,15 +575,9 @@ impl Service for Processes {
             recorder.metrics(out);
         }
     }
+}
 
-    /// Stops all processes except those of `exec` calls. Attached clients get the rest of the output and the exit.
-    fn draining(&mut self, ctx: &mut Context) {
-        self.stopping = true;
-        self.refuse_starts(ctx, &Rejection::unavailable("stopping"));
-        self.waits.end(ctx, &mut self.programs);
-        self.programs.stop_those(ctx, is_shared);
-    }
-
+impl Portable for Processes {
     fn carries(&self, _: ServiceId) -> bool {
         true
     }
@@ -587,14 +613,5 @@ impl Service for Processes {
             .restore(ctx, programs, recorder.as_ref(), from)?;
         self.follow_up(ctx);
         Ok(())
-    }
-
-    fn stopping(&mut self, ctx: &mut Context) {
-        self.stopping = true;
-        self.programs.stop_all(ctx);
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.programs.are_gone()
     }
 }
