@@ -7,7 +7,6 @@
 //!
 //! * `permission` asks for permission first.
 //! * `read` reads a file through the client.
-//! * `ask METHOD PARAMS` asks the client for something else, such as a terminal, and says what it has answered.
 //! * `wait` answers only when the prompt is cancelled.
 //! * `die` exits.
 //! * `hold` withholds the answer. `release` sends all withheld answers, the last one first.
@@ -151,18 +150,6 @@ impl Agent {
             .flatten()
             .filter_map(|block| block["text"].as_str())
             .collect();
-        if let Some((method, asked)) = text
-            .strip_prefix("ask ")
-            .and_then(|ask| ask.split_once(' '))
-        {
-            self.next_id += 1;
-            self.requests.insert(self.next_id, (id, session.to_owned()));
-            let mut params: Value = serde_json::from_str(asked).unwrap_or_else(|_| json!({}));
-            params["sessionId"] = session.into();
-            return say(
-                &json!({"jsonrpc": "2.0", "id": self.next_id, "method": method, "params": params}),
-            );
-        }
         for word in text.split_whitespace() {
             match word {
                 "die" => std::process::exit(3),

@@ -189,14 +189,7 @@ async function allSessions(method) {
   return all;
 }
 
-const directoryOfAgent = () => client?.about?.clientTools?.directory ?? client?.about?.directory ?? "";
-
-/** What the server does for the agents of this page. */
-function aboutTools() {
-  const { directory, terminal } = client?.about?.clientTools ?? {};
-  const all = [directory && `reads and writes files below ${plain(directory)}`, terminal && "runs programs"].filter(Boolean);
-  return all.length ? `If the agent asks for it, the server ${all.join(" and ")}.` : "";
-}
+const directoryOfAgent = () => client?.about?.directory ?? "";
 
 function showSessions() {
   const all = [...views.keys()].filter((id) => views.get(id).role !== "failed" && !known.some(({ sessionId }) => sessionId === id)).map((sessionId) => ({ sessionId }));
@@ -304,7 +297,6 @@ async function askForDirectory() {
     { method: "dialog" },
     element("label", { for: "directory" }, "Directory on the agent's machine"),
     input,
-    aboutTools() && element("p", { class: "faint" }, aboutTools()),
     element("div", { class: "actions" }, element("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), element("button", { class: "primary" }, "Begin")),
   );
   // `form-action 'none'` forbids to submit the form. It is never submitted.

@@ -1,5 +1,4 @@
-// The connection of the page to its agent. It implements nothing for the agent but permission requests. Files and terminals are the
-// server's, which announces them for this client if its settings permit it.
+// The connection of the page to its agent. It implements nothing for the agent but permission requests.
 
 import { AgentConnection } from "./acp.js";
 import { askForToken, pagePath, session, socketProtocols, socketUrl, token } from "./common.js";
@@ -39,7 +38,7 @@ export class AgentClient extends AgentConnection {
     });
   }
 
-  /** What the server adds to it: `maxMessage`, `directory`, and `clientTools`, which it has for the agent in the place of this page. */
+  /** What the server adds to it: `maxMessage`, `directory` and `approvals`. */
   get about() {
     const about = this.agent?._meta?.outrigger;
     return isObject(about) ? about : {};
@@ -49,7 +48,6 @@ export class AgentClient extends AgentConnection {
   async initialize() {
     this.agent = await super.initialize({
       clientCapabilities: { fs: { readTextFile: false, writeTextFile: false }, terminal: false },
-      _meta: { outrigger: { clientTools: true } },
       clientInfo: { name: "outrigger-page", title: "Outrigger in a browser", version: (await session().catch(() => undefined))?.version ?? "1" },
     });
     return this.agent;

@@ -19,11 +19,11 @@ function shown(message) {
 }
 
 /** The parameters of `initialize` in a version of the protocol. */
-function hello(version, capabilities = {}) {
+function hello(version) {
   const info = { name: "acp-conformance", version: "1" };
   return version < 2
-    ? { protocolVersion: version, clientCapabilities: capabilities, clientInfo: info }
-    : { protocolVersion: version, capabilities, info };
+    ? { protocolVersion: version, clientCapabilities: {}, clientInfo: info }
+    : { protocolVersion: version, capabilities: {}, info };
 }
 
 class Client {

@@ -34,7 +34,7 @@ impl SilenceWatch {
     /// Asks for a PONG if nothing has arrived for [`SILENCE`] and something was sent after that.
     pub(super) fn check(&mut self, ctx: &mut Context, client: Option<ClientId>) {
         self.timer = None;
-        // A connection that cannot be continued loses messages if it is cut, so that the usual PINGs decide.
+        // A connection that cannot be resumed loses messages if it is cut, so that the usual PINGs decide.
         let may_cut = |client: &ClientId| ctx.is_resumable(*client) && !ctx.is_detached(*client);
         let Some(client) = client.filter(may_cut) else {
             return;

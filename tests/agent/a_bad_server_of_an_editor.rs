@@ -255,6 +255,25 @@ fn sessions_that_cannot_continue_after_the_end_of_the_input_are_a_failure() {
 }
 
 #[test]
+fn the_input_may_end_while_the_sessions_are_loaded() {
+    let (mut editor, mut server) = initialized(&loading(), &["--linger", "60s"]);
+    open_session(&mut editor, &mut server, "s");
+    server.leave();
+    let asked = server.hear_request("initialize");
+    let prompt = editor.prompt("s", "more");
+    editor.bridge.end_input();
+    server.answer(&asked, &loading());
+    let asked = server.hear_request("session/load");
+    server.answer(&asked, &json!({}));
+    let asked = server.hear_request("session/prompt");
+    server.answer(&asked, &json!({"stopReason": "end_turn"}));
+    let (_, answer) = editor.answer_to(prompt);
+    assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+    let (status, log) = editor.bridge.wait_and_read_log();
+    assert_eq!(status.code(), Some(0), "{log}");
+}
+
+#[test]
 fn sessions_that_could_not_continue_stay_lost() {
     // The bug: if the connection was lost before the new `initialize` was answered, the old sessions were loaded after all.
     let (mut editor, mut server) = initialized(&loading(), &[]);

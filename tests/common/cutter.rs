@@ -23,8 +23,6 @@ struct State {
     forgotten: Vec<Arc<AtomicBool>>,
     accepted: usize,
     is_over: bool,
-    /// Changes the first bytes of each client.
-    edit: fn(&mut [u8]),
 }
 
 impl Cutter {
@@ -40,7 +38,6 @@ impl Cutter {
             forgotten: Vec::new(),
             accepted: 0,
             is_over: false,
-            edit: |_| {},
         }));
         let shared = Arc::clone(&state);
         std::thread::spawn(move || {
@@ -59,20 +56,13 @@ impl Cutter {
                 let left = Arc::new(Mutex::new(state.limits.pop()));
                 let forgotten = Arc::new(AtomicBool::new(false));
                 state.forgotten.push(Arc::clone(&forgotten));
-                let edits: [fn(&mut [u8]); 2] = [state.edit, |_| {}];
-                let pairs = [(clone(&client), clone(&server)), (server, client)];
-                for ((from, to), edit) in pairs.into_iter().zip(edits) {
+                for (from, to) in [(clone(&client), clone(&server)), (server, client)] {
                     let (left, forgotten) = (Arc::clone(&left), Arc::clone(&forgotten));
-                    std::thread::spawn(move || pass(from, to, &left, &forgotten, edit));
+                    std::thread::spawn(move || pass(from, to, &left, &forgotten));
                 }
             }
         });
         Self { address, state }
-    }
-
-    /// Changes the first bytes that the client of each later connection sends.
-    pub fn edit(&self, edit: fn(&mut [u8])) {
-        lock(&self.state).edit = edit;
     }
 
     /// Sends the next connections to another server, or nowhere.
@@ -119,10 +109,8 @@ fn pass(
     mut to: TcpStream,
     left: &Mutex<Option<usize>>,
     forgotten: &AtomicBool,
-    edit: fn(&mut [u8]),
 ) {
     let mut buffer = [0; 4096];
-    let mut is_first = true;
     loop {
         let count = match from.read(&mut buffer) {
             Ok(0) => break,
@@ -132,9 +120,6 @@ fn pass(
         };
         if forgotten.load(Ordering::SeqCst) {
             continue;
-        }
-        if std::mem::take(&mut is_first) {
-            edit(&mut buffer[..count]);
         }
         let mut left = lock(left);
         let passed = left.map_or(count, |left| left.min(count));

@@ -57,13 +57,12 @@ async function main() {
   const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ARGS });
   try {
     for (const [name, part] of Object.entries(agents)) {
-      const server = await agentPage.startAgent(commands[name], { args: ["--drain-timeout", "2s", "--client-fs", ".", "--client-terminal"], isHome: true });
+      const server = await agentPage.startAgent(commands[name], { args: ["--drain-timeout", "2s"], isHome: true });
       const page = await browser.newPage();
       const errors = [];
       page.on("pageerror", ({ message }) => errors.push(message));
       await page.goto(server.page);
       await page.getByRole("button", { name: "New session" }).click(WAIT);
-      await page.getByText(/the server reads and writes files below/).waitFor(WAIT);
       await page.getByRole("button", { name: "Begin" }).click(WAIT);
       const said = await part(page);
       if (process.env.PICTURES) await page.screenshot({ path: path.join(process.env.PICTURES, `agent-real-${name}.png`) });

@@ -102,8 +102,7 @@ class Session {
     else if (text.startsWith("/odd")) await this.odd();
     else if (text.startsWith("/heavy")) await this.heavy();
     else if (text.startsWith("/die")) process.exit(3);
-    else if (text.startsWith("/tools")) await this.tools();
-    else if (text.startsWith("/run")) await this.run(text.slice(5));
+    else if (text.startsWith("/tools")) this.tools();
     else if (text.startsWith("/kinds")) await this.kinds();
     else if (text.startsWith("/mode")) this.text(`The mode is ${this.mode}, the options are ${JSON.stringify(this.options)}.`);
     else if (text.startsWith("/flood")) await this.flood(Number(text.slice(7)) || 1000);
@@ -172,27 +171,10 @@ class Session {
     this.text(`twice: ${answers.map(({ outcome }) => outcome.outcome).join(" ")}`);
   }
 
-  /** Reads and writes a file through the client, if it can. */
-  async tools() {
+  /** Says which of the client's files and terminals the agent may use. */
+  tools() {
     const { fs: files, terminal } = capabilities;
-    this.text(`files ${Boolean(files?.readTextFile && files.writeTextFile)}, terminal ${Boolean(terminal)}. `);
-    if (!files?.readTextFile) return;
-    const file = path.join(this.cwd, "notes.txt");
-    const write = await ask("fs/write_text_file", { sessionId: this.id, path: file, content: "one\ntwo\n" });
-    const read = await ask("fs/read_text_file", { sessionId: this.id, path: file, line: 2 });
-    this.text(`written ${JSON.stringify(write)}, read ${JSON.stringify(read)}`);
-  }
-
-  /** Runs a command in a terminal of the client, inside a tool call. */
-  async run(command) {
-    const toolCallId = `run-${this.history.length}`;
-    const { terminalId } = await ask("terminal/create", { sessionId: this.id, command, cwd: this.cwd });
-    this.update({ sessionUpdate: "tool_call", toolCallId, title: `Run ${command}`, kind: "execute", status: "in_progress", content: [{ type: "terminal", terminalId }] });
-    const exit = await ask("terminal/wait_for_exit", { sessionId: this.id, terminalId });
-    const { output } = await ask("terminal/output", { sessionId: this.id, terminalId });
-    await ask("terminal/release", { sessionId: this.id, terminalId });
-    this.update({ sessionUpdate: "tool_call_update", toolCallId, status: exit.exitCode === 0 ? "completed" : "failed" });
-    this.text(`run: ${exit.exitCode} ${output.length}`);
+    this.text(`files ${Boolean(files?.readTextFile || files?.writeTextFile)}, terminal ${Boolean(terminal)}.`);
   }
 
   /** Updates of version 2, and others that an agent may send. */

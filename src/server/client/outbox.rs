@@ -292,7 +292,7 @@ impl Outbox {
         if until <= self.confirmed || until > sent {
             return;
         }
-        self.release(self.confirmed);
+        self.release_confirmed();
         let newly = (until - self.before) as usize;
         self.confirmed_len = self.lengths().take(newly).sum();
         self.confirmed = until;

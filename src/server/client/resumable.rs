@@ -283,7 +283,7 @@ impl Client {
     }
 
     /// Handles a PONG that confirms the first `count` messages.
-    pub(crate) fn confirm(&mut self, env: &mut Env, count: u64) {
+    pub(super) fn confirm(&mut self, env: &mut Env, count: u64) {
         self.release(env, |outbox| outbox.confirm(count));
         if let Some(delivery) = self.wire.delivery_mut() {
             delivery.end_allowance();
@@ -407,19 +407,14 @@ impl Client {
 
     /// Whether the client can come back now with a token of this secret.
     pub(crate) fn opens_with(&self, secret: &Secret) -> bool {
-        let messages_in = self.traffic.messages_in;
-        let delivery = self.wire.delivery();
-        delivery.is_some_and(|one| one.opens_with(secret, messages_in)) && self.may_return()
-    }
-
-    /// Whether the client can come back now, if it shows that it may.
-    pub(crate) fn may_return(&self) -> bool {
         let is_over = match &self.wire.protocol {
             Protocol::Detached(_) => self.wire.has_ended(),
             Protocol::WebSocket(socket) => !socket.is_open() && self.wire.cut_reason().is_none(),
             Protocol::Http(_) | Protocol::Outgoing(_) => true,
         };
-        self.wire.is_resumable() && !is_over
+        let messages_in = self.traffic.messages_in;
+        let delivery = self.wire.delivery();
+        delivery.is_some_and(|one| one.opens_with(secret, messages_in)) && !is_over
     }
 
     /// Answers the handshake of this connection, on which another client comes back. No message is read before

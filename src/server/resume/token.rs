@@ -15,7 +15,7 @@ pub(crate) struct Secret([u8; 32]);
 record!(Secret as [u8; 32]);
 
 impl Secret {
-    pub(crate) fn generate() -> Self {
+    fn generate() -> Self {
         let (first, second) = (random_uuid(), random_uuid());
         let mut secret = [0; 32];
         secret[..16].copy_from_slice(first.as_bytes());

@@ -11,20 +11,21 @@ use super::{Bridge, Link, Stage};
 use crate::service::jsonrpc::{Envelope, IdKey, MessageKind};
 use crate::{ClientId, CloseCode, Context, Message, OwnedMessage};
 
-/// How long the server may take for each response before a connection continues the last one. An agent may take a while to load a
-/// session.
+/// How long the server may take for each response while the sessions are loaded. An agent may take a while to load one.
 const RETURN_LIMIT: Duration = Duration::from_secs(60);
 
 impl Bridge {
     /// A connection is open.
     pub(super) fn begin_connection(&mut self, ctx: &mut Context, client: ClientId) {
-        let since = ctx.now();
         if !self.is_restoring {
             return self.begin_messages(ctx);
         }
         let (restoration, first) = Restoration::begin(&self.requests.sessions);
         self.restoration = restoration;
-        self.link = Link::Returning { client, since };
+        self.link = Link::Returning {
+            client,
+            since: ctx.now(),
+        };
         self.begin_return_limit(ctx);
         _ = self.send_now(ctx, client, Message::Text(&first));
     }
@@ -117,7 +118,9 @@ impl Bridge {
     /// The sessions cannot continue. The local side must send `initialize`.
     fn fail_to_restore(&mut self, ctx: &mut Context, client: ClientId, reason: &str) {
         log::warn!("the sessions cannot continue: {reason}");
-        self.leave(ctx, client);
+        self.link = Link::None;
+        self.end_return(ctx);
+        ctx.close(client, CloseCode::NORMAL, "");
         for text in self.lose_everything(reason) {
             self.answer(ctx, &text);
         }
@@ -141,28 +144,17 @@ impl Bridge {
         messages
     }
 
-    /// Ends a connection that cannot continue the last one.
-    fn leave(&mut self, ctx: &mut Context, client: ClientId) {
-        self.link = Link::None;
-        self.end_return(ctx);
-        ctx.close(client, CloseCode::NORMAL, "");
-    }
-
     /// The server takes too long for a response on a connection that is returning.
     pub(super) fn handle_return_limit(&mut self, ctx: &mut Context) {
         self.return_limit = None;
         let Link::Returning { client, .. } = self.link else {
             return;
         };
-        if self.is_output_behind() {
+        // While nobody reads standard output, the server's messages may be held back, and a response may be among them.
+        if self.output.as_ref().is_some_and(|one| !one.has_room()) {
             return self.begin_return_limit(ctx);
         }
         self.fail_to_restore(ctx, client, "the server does not answer");
-    }
-
-    /// Whether the server's messages may be held back because nobody reads standard output. A response may be among them.
-    fn is_output_behind(&self) -> bool {
-        self.output.as_ref().is_some_and(|one| !one.has_room())
     }
 
     /// The connection and what the server knew of it are lost. Returns what the local side gets: errors for the requests that the
@@ -200,10 +192,5 @@ impl Bridge {
         self.requests.continue_on_next();
         self.is_restoring = true;
         errors
-    }
-
-    /// The number of messages that may not have been delivered, while no connection is ready.
-    pub(super) fn undelivered_count(&self) -> u64 {
-        self.pending.len() as u64
     }
 }

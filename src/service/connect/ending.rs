@@ -22,7 +22,7 @@ impl Bridge {
         match self.link {
             Link::None => return self.finish(ctx, None),
             Link::Waiting(_) | Link::Opening(_) | Link::Returning { .. }
-                if self.was_open && is_answered && self.undelivered_count() == 0 =>
+                if self.was_open && is_answered && self.pending.is_empty() =>
             {
                 return self.finish(ctx, None);
             }
@@ -51,7 +51,7 @@ impl Bridge {
         match self.link {
             Link::None => self.finish(ctx, None),
             Link::Waiting(_) | Link::Opening(_) | Link::Returning { .. } => {
-                let failure = undelivered(self.undelivered_count());
+                let failure = undelivered(self.pending.len() as u64);
                 let failure = failure.or_else(|| self.last_error.take());
                 self.fail(ctx, "there is no connection", failure);
             }
@@ -123,7 +123,7 @@ impl Bridge {
     }
 
     /// Begins another connection: at once, or after a delay if the last one was unstable.
-    pub(super) fn reconnect(&mut self, ctx: &mut Context, reason: &str, was_stable: bool) {
+    fn reconnect(&mut self, ctx: &mut Context, reason: &str, was_stable: bool) {
         if was_stable {
             self.unstable = 0;
             self.unstable_since = None;

@@ -1,9 +1,9 @@
 //! A client whose messages are lines, or messages with another framing, on the process's own standard streams.
 //!
 //! Every message of standard input is sent exactly once and in order, and so is every message to standard output, for as long as
-//! the server keeps the connection. After a cut, the loop resumes a connection to Outrigger, and [`Durable`] resumes one to another server
-//! with a draft of the Agent Client Protocol. When the connection is lost for good, [`Requests`] answers the pending requests with errors,
-//! and [`Restoration`] continues the sessions of that protocol on another one.
+//! the server keeps the connection. After a cut, the loop resumes a connection to Outrigger. When the connection is lost for good,
+//! [`Requests`] answers the pending requests with errors, and [`Restoration`] loads the sessions of the Agent Client Protocol again on
+//! another one.
 
 mod continuing;
 mod ending;
@@ -97,7 +97,7 @@ enum Link {
     Waiting(TimerId),
     /// It is being opened.
     Opening(ClientId),
-    /// It is open, but it must continue the last one before messages pass.
+    /// It is open, but the sessions must be loaded again before messages pass.
     Returning { client: ClientId, since: Time },
     /// It is open.
     Open {
@@ -154,7 +154,7 @@ pub struct Bridge {
     input: Option<Stdin>,
     output: Option<Output>,
     requests: Requests,
-    /// Whether the next connection, or the present one if it is returning, continues the sessions of the last one.
+    /// Whether the next connection, or the present one if it is returning, loads the sessions of the last one.
     is_restoring: bool,
     restoration: Restoration,
     /// When to stop waiting for the server's next response on a connection that is returning.

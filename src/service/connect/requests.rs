@@ -46,7 +46,7 @@ pub(super) enum Remote<'a> {
     Refuse(String),
     /// Do not pass it on. It is not a message of JSON-RPC.
     Ignore,
-    /// Do not pass it on. The local side has no such request, or has its response.
+    /// Do not pass it on. It answers a request of the bridge that is no longer pending.
     Drop,
 }
 
@@ -240,7 +240,7 @@ impl Requests {
             MessageKind::Response { id, .. } => {
                 let raw = &text[id.clone()];
                 let key = IdKey::of(raw);
-                // A pending request comes first, because the local side may use an id again.
+                // The local side may use such an id too, so its own request comes first.
                 if !self.local.remove(&key) && is_own(raw) {
                     return Remote::Drop;
                 }
@@ -334,7 +334,7 @@ impl Requests {
 }
 
 /// The messages of a batch that are valid. None if the text is no batch.
-pub(super) fn batch(text: &str) -> Vec<Envelope<'_>> {
+fn batch(text: &str) -> Vec<Envelope<'_>> {
     if !is_array(text) {
         return Vec::new();
     }
@@ -343,7 +343,7 @@ pub(super) fn batch(text: &str) -> Vec<Envelope<'_>> {
     messages.filter_map(Result::ok).collect()
 }
 
-pub(super) fn is_request(envelope: &Envelope<'_>) -> bool {
+fn is_request(envelope: &Envelope<'_>) -> bool {
     matches!(envelope.kind, MessageKind::Request { .. })
 }
 

@@ -220,7 +220,7 @@ fn version_of(result: &str) -> Option<u64> {
 }
 
 /// The message of an error response, for people.
-pub(super) fn failure_in(text: &str) -> String {
+fn failure_in(text: &str) -> String {
     let response: Value = serde_json::from_str(text).unwrap_or_default();
     let error = &response["error"];
     let message = error["message"].as_str();
@@ -232,6 +232,6 @@ pub(super) fn failure_in(text: &str) -> String {
 }
 
 /// The server's text for people: without control characters, and not long, because each pending request gets it in an error.
-pub(super) fn shown(text: &str) -> String {
+fn shown(text: &str) -> String {
     printable(&text.as_bytes()[..text.floor_char_boundary(MAX_SHOWN)])
 }

@@ -26,7 +26,7 @@ pub mod messages;
 mod names;
 mod processes;
 pub(crate) mod program;
-pub(crate) mod programs;
+mod programs;
 mod queries;
 mod recording;
 pub(crate) mod responses;
@@ -36,7 +36,7 @@ pub(crate) mod screen;
 #[cfg(feature = "screen")]
 pub(crate) mod screen;
 pub(crate) mod scrollback;
-pub(crate) mod sink;
+mod sink;
 mod terminal;
 #[cfg(not(feature = "screen"))]
 #[path = "no_waits.rs"]
@@ -47,7 +47,7 @@ pub(crate) mod waits;
 use std::time::Duration;
 
 /// How long output is read by default after a program's exit, if another process holds it open.
-pub(crate) const LINGER: Duration = Duration::from_millis(250);
+const LINGER: Duration = Duration::from_millis(250);
 
 pub use self::compat::Compat;
 pub use self::messages::{AttachEvent, AttachRole, Control};

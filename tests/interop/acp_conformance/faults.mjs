@@ -1,5 +1,5 @@
 // Shows that packaging/acp-conformance finds faults: a small server of the protocol with one fault at a time must fail the cases that
-// are about it, and no others. Without a fault, it fails none. It sends no response to `stream/resume`, as the draft permits.
+// are about it, and no others. Without a fault, it fails none.
 //
 // usage: node faults.mjs
 // env:   TOOLS=FOLDER of the npm packages
@@ -15,7 +15,6 @@ import { fileURLToPath } from "node:url";
 
 const { WebSocketServer } = createRequire(process.env.TOOLS + "/")("ws");
 const suite = fileURLToPath(new URL("../../../packaging/acp-conformance/cli.js", import.meta.url));
-const RETAINED = 50;
 
 // The cases that each fault must fail.
 const faults = {
@@ -23,32 +22,22 @@ const faults = {
   "swaps answers": ["messages: equal ids of two clients do not cross"],
   "ignores session/cancel": ["sessions: session/cancel ends a turn"],
   "keeps silent connections": ["liveness: a connection that answers no PING is ended, and its session can be loaded"],
-  "resumes anywhere": ["resume: a cursor of no message is refused", "resume: a cursor that is no longer retained is refused"],
-  "repeats a message": ["resume: a cut in the middle of a turn loses and doubles nothing"],
-  "loses a message": ["resume: a cut in the middle of a turn loses and doubles nothing"],
 };
 
 class Connection {
-  constructor(id) {
-    Object.assign(this, { id, log: [], count: 0, isResumable: false, isInitialized: false });
+  isInitialized = false;
+
+  constructor(socket) {
+    this.socket = socket;
   }
 
   send(message) {
-    const whole = { jsonrpc: "2.0", ...message };
-    if (this.isResumable) {
-      const cursor = { "acp/cursor": String(++this.count) };
-      const holder = whole.params ?? whole.result ?? whole;
-      holder._meta = { ...holder._meta, ...cursor };
-      this.log.push(whole);
-      if (this.log.length > RETAINED) this.log.shift();
-    }
-    // The fault of a server that loses a message.
-    if (this.lost === undefined || this.lost !== this.count) this.socket?.send(JSON.stringify(whole));
+    this.socket.send(JSON.stringify({ jsonrpc: "2.0", ...message }));
   }
 }
 
 async function start(fault) {
-  const [connections, sessions, held] = [new Map(), new Map(), new Map()];
+  const [sessions, held] = [new Map(), new Map()];
   const refuse = (connection, id, code) => connection.send({ id, error: { code, message: "refused" } });
 
   /** Sends a response. With the fault, two clients that have used the same id get the response of the other one. */
@@ -82,13 +71,9 @@ async function start(fault) {
   function handle(connection, { id, method, params }) {
     if (method !== "initialize" && !connection.isInitialized) return id !== undefined && refuse(connection, id, -32600);
     switch (method) {
-      case "initialize": {
+      case "initialize":
         connection.isInitialized = true;
-        connection.isResumable = params.clientCapabilities?.transport?.resumable !== undefined;
-        const resumable = { retentionMessages: RETAINED, retentionSeconds: 60 };
-        const capabilities = connection.isResumable ? { capabilities: { transport: { resumable } } } : {};
-        return connection.send({ id, result: { protocolVersion: 1, agentCapabilities: { loadSession: true }, ...capabilities } });
-      }
+        return connection.send({ id, result: { protocolVersion: 1, agentCapabilities: { loadSession: true } } });
       case "session/new": {
         const sessionId = `fault-${sessions.size}`;
         sessions.set(sessionId, { owner: connection });
@@ -107,31 +92,11 @@ async function start(fault) {
     }
   }
 
-  /** Lets a connection continue on a socket, or returns why not. */
-  function resume(target, cursor, socket) {
-    const after = Number(cursor);
-    const isKept = /^\d+$/.test(cursor) && after <= target?.count && after >= target.count - target.log.length;
-    if (!target || (!isKept && fault !== "resumes anywhere")) return "expired_cursor";
-    target.socket?.terminate();
-    target.socket = socket;
-    const number = (message) => Number((message.params ?? message.result ?? message)._meta["acp/cursor"]);
-    const first = fault === "repeats a message" ? after : after + 1;
-    if (fault === "loses a message") target.lost = after + 1;
-    for (const message of isKept ? target.log.filter((message) => number(message) >= first && number(message) !== target.lost) : []) socket.send(JSON.stringify(message));
-    return undefined;
-  }
-
   const http = createServer((_, response) => response.writeHead(426).end());
   const server = new WebSocketServer({ server: http });
-  server.on("headers", (headers, request) => {
-    request.connectionId = request.headers["acp-connection-id"] ?? crypto.randomUUID();
-    headers.push(`Acp-Connection-Id: ${request.connectionId}`);
-  });
-  server.on("connection", (socket, request) => {
-    let connection = new Connection(request.connectionId);
-    connection.socket = socket;
-    const earlier = connections.get(request.connectionId);
-    if (!earlier) connections.set(request.connectionId, connection);
+  server.on("headers", (headers) => { headers.push(`Acp-Connection-Id: ${crypto.randomUUID()}`); });
+  server.on("connection", (socket) => {
+    const connection = new Connection(socket);
     let isAlive = true;
     socket.on("pong", () => { isAlive = true; });
     const pings = setInterval(() => {
@@ -144,11 +109,6 @@ async function start(fault) {
       if (isBinary) return undefined;
       let message;
       try { message = JSON.parse(data); } catch { return refuse(connection, null, -32700); }
-      if (message.method === "stream/resume") {
-        const reason = resume(earlier, message.params.cursor, socket);
-        if (reason) return connection.send({ method: "stream/resume_failed", params: { reason } });
-        return (connection = earlier);
-      }
       const isValid = !Array.isArray(message) && ["string", "undefined"].includes(typeof message.method);
       if (!isValid) return refuse(connection, message.id ?? null, -32600);
       return message.method && handle(connection, message);

@@ -16,7 +16,7 @@
 //! Routes::message -> Agent::message -> Router::handle_client_message -> Requests::record -> RouterOutput::to_agent
 //!     -> AgentProcess::send_lines -> the queue of the pipe, which is written when the loop calls Service::ready
 //! Agent::ready -> AgentProcess -> Router::handle_agent_message -> response_from_agent -> pass_answer -> RouterOutput::to_client
-//!     -> Durable::send -> Context::send
+//!     -> Context::send
 //! ```
 //!
 //! `handle_*` methods take input. `drain`, `give_up` and `take_*` also change the router. The other methods are getters.
