@@ -134,12 +134,15 @@ class Autobahn(Part):
         return worse
 
 
+MCP_PARTS = ["mcp_conformance", "mcp_pairs", "mcp_access", "mcp_clients", "mcp_connect", "mcp_crossing"]
+
+
 class Mcp(Part):
     name = "mcp"
     files = ("mcp.log",)
 
     def measure(self):
-        run(["tests/interop/run.sh", "mcp"], self.name)
+        run(["tests/interop/run.sh", *MCP_PARTS], self.name)
 
     def figures(self):
         text = (RESULTS / "mcp.log").read_text()
@@ -166,7 +169,7 @@ class Acp(Part):
 
     def measure(self):
         run(["cargo", "test", "--locked", "--lib", "service::agent"], "acp-unit")
-        run(["tests/interop/run.sh", "acp"], self.name)
+        run(["tests/interop/run.sh", "acp", "acp_sdk"], self.name)
 
     def figures(self):
         unit = (RESULTS / "acp-unit.log").read_text()

@@ -10,6 +10,9 @@ command -v npm >/dev/null || {
   echo "web/build.sh: npm is missing; install Node.js 20 or later, which includes it" >&2
   exit 1
 }
+# A file that changes in this folder makes cargo compile the crate again, in every profile and with every set of features.
+made_from=$(cat package-lock.json build.sh)
+if [ -d dist ] && [ "$(cat node_modules/.made-from 2>/dev/null)" = "$made_from" ]; then exit; fi
 npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
 
 rm -rf dist.new
@@ -39,3 +42,4 @@ take marked/lib/marked.esm.js marked.js
 } >dist.new/LICENSES.txt
 rm -rf dist
 mv dist.new dist
+echo "$made_from" >node_modules/.made-from

@@ -9,7 +9,8 @@ for example in editor shared_agent mcp; do
   echo "  examples/$example.py ok"
 done
 
-cargo build --release --locked --quiet --example chat --example tokio
+# The unoptimized ones, which `cargo test` has built.
+cargo build --locked --quiet --example chat --example tokio
 out=$(mktemp)
 server=
 trap 'kill "$server" 2>/dev/null || true; rm -f "$out"' EXIT
@@ -29,7 +30,7 @@ stop() {
   wait "$server"
 }
 
-start 1 target/release/examples/chat 0
+start 1 target/debug/examples/chat 0
 timeout 60 "$PYTHON" - "$(cat "$out")" <<'PY'
 import asyncio, sys, websockets
 
@@ -51,7 +52,7 @@ stop TERM
 echo "  examples/chat.rs ok"
 
 # A shell starts background programs with SIGINT ignored, but tokio installs a handler.
-start 2 target/release/examples/tokio 0 0
+start 2 target/debug/examples/tokio 0 0
 # shellcheck disable=SC2046
 timeout 60 "$PYTHON" - $(sed 's/.* //' "$out") <<'PY'
 import asyncio, sys, websockets

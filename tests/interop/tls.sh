@@ -2,8 +2,10 @@
 # The program over TLS with other people's clients: Python `websockets`, npm `ws`, Chromium over wss and https, curl, nginx and
 # HAProxy that encrypt again, `openssl s_client` with a client certificate, and the scanner sslyze.
 #
-# env:   OUTRIGGER; TOOLS with npm's packages in node_modules, PYTHON with the package websockets, and SSLYZE
+# usage: tests/interop/tls.sh clients|others     clients: curl, websockets, ws and openssl; others: sslyze, Chromium and the proxies
+# env:   OUTRIGGER; TOOLS with npm's packages in node_modules, PYTHON with the package websockets, and SSLYZE for others
 set -euo pipefail
+part=$1
 cd "$(dirname "$0")/../.."
 work=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$work"' EXIT
@@ -35,6 +37,22 @@ seen=$(openssl x509 -in "$certificate" -noout -fingerprint -sha256 | sed 's/.*=/
 [ "$printed" = "$seen" ] || { echo "the fingerprint is $seen, not $printed"; exit 1; }
 echo "  fingerprint ok"
 
+export TLS_OPTIONS="--tls-self-signed --tls-dir $work/own"
+TLS_SPKI=$(openssl x509 -in "$certificate" -pubkey -noout | openssl pkey -pubin -outform der | openssl dgst -sha256 -binary | base64)
+export TLS_SPKI
+
+if [ "$part" = others ]; then
+  "$PYTHON" tests/interop/sslyze.py "$SSLYZE" "$address" "$certificate"
+  stop
+  echo "  Chromium over wss and https:"
+  export NODE_EXTRA_CA_CERTS=$certificate
+  node tests/interop/browser.js
+  node tests/interop/web_console.js
+  echo "  proxies that encrypt again:"
+  TLS_CERTIFICATE=$certificate tests/interop/deploy.sh
+  exit
+fi
+
 [ "$(curl -sS --cacert "$certificate" "https://$address/healthz")" = '{"status":"ok"}' ]
 [ "$(curl -sS --cacert "$certificate" --tls-max 1.2 "https://$address/healthz" -w '%{http_code} %{http_version}')" = '{"status":"ok"}200 1.1' ]
 [ "$(curl -sS "http://$address/healthz" -o /dev/null -w '%{http_code}')" = 400 ]
@@ -47,21 +65,11 @@ if curl --version | grep -qw wss; then
   curl -sS --cacert "$certificate" --max-time 2 "wss://$address/" -o /dev/null -w '%{http_code}' | grep -q 101
   echo "  curl over wss ok"
 fi
-"$PYTHON" tests/interop/sslyze.py "$SSLYZE" "$address" "$certificate"
 stop
-
-export TLS_OPTIONS="--tls-self-signed --tls-dir $work/own"
-TLS_SPKI=$(openssl x509 -in "$certificate" -pubkey -noout | openssl pkey -pubin -outform der | openssl dgst -sha256 -binary | base64)
-export TLS_SPKI
 echo "  Python websockets over wss:"
 SSL_CERT_FILE=$certificate "$PYTHON" tests/interop/python_client.py
 echo "  npm ws over wss:"
 NODE_EXTRA_CA_CERTS=$certificate node tests/interop/node_client.js
-echo "  Chromium over wss and https:"
-NODE_EXTRA_CA_CERTS=$certificate node tests/interop/browser.js
-NODE_EXTRA_CA_CERTS=$certificate node tests/interop/web_console.js
-echo "  proxies that encrypt again:"
-TLS_CERTIFICATE=$certificate tests/interop/deploy.sh
 
 # Client certificates, signed by an authority of ours.
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=our authority" -days 2 \

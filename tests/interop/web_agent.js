@@ -14,7 +14,7 @@ const agentPage = require("./web_agent_page.js");
 const ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync", "--disable-background-networking", "--disable-component-update"];
 const AXE = require.resolve("axe-core/axe.min.js");
 const AGENT = path.join(__dirname, "web_agent_agent.mjs");
-const WAIT = { timeout: 30_000 };
+const WAIT = { timeout: 60_000 };
 const PHONE = { width: 390, height: 780 };
 
 const start = ({ args = [], env } = {}) => agentPage.startAgent([process.execPath, AGENT], { args: ["--drain-timeout", "1s", ...args], env });

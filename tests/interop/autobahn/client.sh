@@ -13,7 +13,8 @@ if [ -z "$wstest" ]; then
   if [ -x ../shared/autobahn/wstest ]; then wstest=../shared/autobahn/wstest; else wstest=$(command -v wstest); fi
 fi
 wstest=$(realpath "$wstest")
-cargo build --quiet --locked --release --example autobahn_client
+# The unoptimized one, which `cargo test` has built.
+cargo build --quiet --locked --example autobahn_client
 work=$(mktemp -d)
 scheme=ws certificate=()
 if [ -n "${TLS:-}" ]; then
@@ -45,6 +46,6 @@ until (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
   kill -0 "$server" 2>/dev/null && [ "$SECONDS" -lt "$deadline" ] || { tail -20 "$work/log"; exit 1; }
   sleep 0.2
 done
-target/release/examples/autobahn_client "$scheme://127.0.0.1:$port" "${certificate[@]}" >"$work/out" || { tail -5 "$work/out"; exit 1; }
+target/debug/examples/autobahn_client "$scheme://127.0.0.1:$port" "${certificate[@]}" >"$work/out" || { tail -5 "$work/out"; exit 1; }
 [ -z "${REPORT:-}" ] || cp "$work/reports/index.json" "$REPORT"
 python3 tests/interop/autobahn/check.py "$work/reports/index.json" ${CASES:+--partial}
