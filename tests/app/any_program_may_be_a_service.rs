@@ -686,6 +686,28 @@ fn an_agent_for_each_client_may_use_content_length() {
     }
 }
 
+/// Clients of MCP over WebSocket in a browser or in Node.js fail if the server does not select the subprotocol `mcp`.
+#[test]
+fn a_subprotocol_that_the_program_speaks_is_selected() {
+    for shared in [&["--shared"][..], &[]] {
+        let options = ["--subprotocol", "mcp", "--subprotocol", "lsp"];
+        let server = pipe(&[&options[..], shared].concat(), "exec cat");
+        for (offered, selected) in [("x, lsp, mcp", "lsp"), ("mcp", "mcp"), ("x", "")] {
+            let request = String::from_utf8(crate::common::request("/")).expect("ASCII");
+            let field = format!("Sec-WebSocket-Protocol: {offered}\r\nHost");
+            let mut wire = Wire::open(server.address());
+            wire.send(request.replacen("Host", &field, 1).as_bytes());
+            let head = wire.read_head();
+            let found = head
+                .lines()
+                .find_map(|line| line.strip_prefix("Sec-WebSocket-Protocol: "));
+            assert_eq!(found.unwrap_or_default(), selected, "{head}");
+            wire.send_frame(TEXT, b"hello");
+            assert_eq!(text(&mut wire), "hello");
+        }
+    }
+}
+
 #[test]
 fn a_killed_program_ends_only_its_own_client() {
     let server = pipe(&[], "echo $$; exec cat");

@@ -207,6 +207,25 @@ pub(crate) const FRAMING: Flag = Flag {
     ..Flag::BASE
 };
 
+pub(crate) const SUBPROTOCOL: Flag = Flag {
+    name: "subprotocol",
+    takes: Takes::Many("NAME"),
+    help: "subprotocol that the program speaks; the server selects the first one that a client offers",
+    brief: Some("subprotocol to select"),
+    set: |settings, value| {
+        let valid = |byte: u8| byte.is_ascii_graphic() && byte != b',';
+        if value.is_empty() || !value.bytes().all(valid) {
+            return Err(format!("'{value}' is not the name of a subprotocol"));
+        }
+        settings.app.subprotocols.push(value.to_owned());
+        settings.pipe.subprotocols.push(value.to_owned());
+        Ok(())
+    },
+    accepts: samples(&["chat.v1"]),
+    rejects: &["", "a,b", "a b"],
+    ..Flag::BASE
+};
+
 pub(crate) const INITIALIZE_TIMEOUT: Flag = Flag {
     name: "initialize-timeout",
     takes: Takes::One("TIME"),

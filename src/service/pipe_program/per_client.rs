@@ -7,6 +7,7 @@ use super::environment::{Environment, check_size};
 use super::{PipeConfig, ending, line_too_long, to_message};
 use crate::record::{RecordError, record, state};
 use crate::service::child::{Child, ChildEvent, ChildInput, ClientPrograms, describe};
+use crate::service::endpoint;
 use crate::service::framing::Decoder;
 use crate::service::lines::Line;
 use crate::{
@@ -136,7 +137,7 @@ impl Service for PipePerClient {
     fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
         self.programs.accept(ctx)?;
         check_size(request)?;
-        Ok(Accept::default())
+        Ok(endpoint::accept(request, &self.config.subprotocols))
     }
 
     fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
