@@ -196,7 +196,7 @@ pub(crate) const FRAMING: Flag = Flag {
     set: |settings, value| {
         let wrong = |_| format!("'{value}' is none of lines, raw and content-length");
         let framing: Framing = value.parse().map_err(wrong)?;
-        (settings.agent.framing, settings.pipe.framing) = (framing, framing);
+        settings.pipe.framing = framing;
         #[cfg(feature = "client")]
         {
             settings.client.framing = framing;

@@ -237,19 +237,6 @@ impl<W, T> ClientPrograms<W, T> {
         self.entries.len()
     }
 
-    /// The number of programs whose clients have disconnected.
-    #[cfg(feature = "mcp")]
-    pub(crate) fn orphan_count(&self) -> usize {
-        let entries = self.entries.values();
-        entries.filter(|entry| entry.is_orphan).count()
-    }
-
-    /// The number of programs that were started.
-    #[cfg(feature = "mcp")]
-    pub(crate) fn started(&self) -> u64 {
-        self.started
-    }
-
     /// Whether the server stops.
     pub(crate) fn is_draining(&self) -> bool {
         self.is_draining
@@ -313,12 +300,6 @@ impl<W, T> ClientPrograms<W, T> {
     pub(crate) fn state(&self, client: ClientId) -> Option<&T> {
         let entry = self.entries.get(&client).filter(|entry| !entry.is_orphan)?;
         Some(&entry.state)
-    }
-
-    pub(crate) fn state_mut(&mut self, client: ClientId) -> Option<&mut T> {
-        let entry = self.entries.get_mut(&client);
-        let entry = entry.filter(|entry| !entry.is_orphan)?;
-        Some(&mut entry.state)
     }
 
     /// Writes to the program of a connected client: `encode` appends to its input. A program that has closed its input gets no
