@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """An MCP server on standard streams, with one process for each client.
 
-    outrigger agent --mode per-client --protocol jsonrpc -- python3 examples/mcp.py serve
+    outrigger pipe --path /mcp --subprotocol mcp -- python3 examples/mcp.py serve
 
 Messages pass through unchanged, and a client's server ends with its connection. Any MCP server works. This one counts its
 calls: each client has its own server, so each gets its own count. Without `serve`, this program starts Outrigger and two
@@ -42,7 +42,7 @@ def serve():
 async def count(url, name, times):
     import websockets
 
-    async with websockets.connect(url) as socket:
+    async with websockets.connect(url, subprotocols=["mcp"]) as socket:
 
         async def ask(id, method, params):
             await socket.send(json.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
@@ -60,7 +60,7 @@ async def count(url, name, times):
 
 
 async def main():
-    command = [OUTRIGGER, "agent", "--mode", "per-client", "--protocol", "jsonrpc", "--path", "/mcp",
+    command = [OUTRIGGER, "pipe", "--path", "/mcp", "--subprotocol", "mcp",
                "--listen", "127.0.0.1:0", "--log", "warn", "--", sys.executable, __file__, "serve"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

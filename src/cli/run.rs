@@ -149,7 +149,7 @@ fn console_place(command: &Command, settings: &Settings) -> ConsolePlace {
 
 /// What a browser sees at the path of a service. The page for agents speaks the Agent Client Protocol with a shared agent.
 fn route_page(command: &Command, own: &Settings) -> RoutePage {
-    let has_sessions = own.agent.protocol == AgentProtocol::Acp && !own.agent_per_client;
+    let has_sessions = own.agent.protocol == AgentProtocol::Acp;
     match command.page {
         RoutePage::Agent if !has_sessions => RoutePage::None,
         page => page,

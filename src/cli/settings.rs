@@ -69,8 +69,6 @@ pub(crate) struct Settings {
     pub(crate) log_level: Option<log::LevelFilter>,
     pub(crate) log_format: LogFormat,
     pub(crate) agent: AgentConfig,
-    /// Whether each client has an agent of its own.
-    pub(crate) agent_per_client: bool,
     pub(crate) app: AppConfig,
     #[cfg(feature = "mcp")]
     pub(crate) mcp: McpConfig,
@@ -164,7 +162,6 @@ impl Settings {
             log_level: None,
             log_format: LogFormat::Text,
             agent: AgentConfig::new(endpoint(), program()),
-            agent_per_client: false,
             app: AppConfig::new(endpoint(), program()),
             #[cfg(feature = "mcp")]
             mcp: McpConfig::new(endpoint(), program()),

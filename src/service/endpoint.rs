@@ -1,9 +1,9 @@
-//! The path of a service.
+//! What a WebSocket service decides about a handshake: its path, and the subprotocol.
 
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{Rejection, Request, Route};
+use crate::{Accept, Rejection, Request, Route};
 
 /// The path of a service: a single path, or with `/...` at its end that path and all paths below it.
 ///
@@ -61,6 +61,21 @@ impl Endpoint {
     /// The path that clients connect to, without `/...`.
     pub fn path(&self) -> &str {
         &self.path
+    }
+}
+
+/// The first subprotocol that the client offers and the service speaks.
+pub(super) fn subprotocol<'a>(request: &Request<'_>, spoken: &'a [String]) -> Option<&'a str> {
+    let mut offered = request.list("sec-websocket-protocol");
+    let found = offered.find_map(|offered| spoken.iter().find(|name| *name == offered));
+    found.map(String::as_str)
+}
+
+/// Accepts a handshake with this subprotocol.
+pub(super) fn accept(request: &Request<'_>, spoken: &[String]) -> Accept {
+    match subprotocol(request, spoken) {
+        Some(name) => Accept::default().protocol(name),
+        None => Accept::default(),
     }
 }
 

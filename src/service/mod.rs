@@ -5,7 +5,6 @@
 //! | [`Echo`] | every message back |
 //! | [`App`] | a program that reads events and writes commands, one JSON object per line |
 //! | [`Agent`] | one JSON-RPC agent process, shared by all clients |
-//! | [`AgentPerClient`] | a JSON-RPC agent process of its own |
 //! | [`Mcp`] | an MCP server over Streamable HTTP or WebSocket |
 //! | [`PipePerClient`] | a program of its own, whose standard input and output are the messages |
 //! | [`PipeShared`] | the same program as all other clients |
@@ -72,7 +71,7 @@ mod sharing;
 mod silence;
 
 pub use advice::{Advise, Problem};
-pub use agent::{Agent, AgentConfig, AgentPerClient};
+pub use agent::{Agent, AgentConfig};
 pub use app::{App, AppConfig};
 pub use child::{OnFailure, ProgramPlace, RestartLimit};
 #[cfg(feature = "client")]

@@ -2,14 +2,14 @@
 //! with their owners.
 #![cfg(target_os = "linux")]
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use crate::common::agent::{Client, error_code, example_agent, is_turn_complete, load};
 use crate::common::program::Program;
-use crate::common::traces::{TraceFile, eventually, expect_gone};
+use crate::common::traces::{TraceFile, eventually};
 use crate::common::{Wire, call, request, upgrade};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -368,49 +368,6 @@ fn no_id_is_used_twice() {
 }
 
 #[test]
-fn an_agent_of_one_client_goes_on() {
-    let (_server, address) = agent(&["--mode", "per-client"], &[&example_agent()]);
-    let open = || {
-        let mut client = Client::initialized(address);
-        let created = client.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
-        let session = created["result"]["sessionId"].as_str().expect("an id");
-        (client, session.to_owned())
-    };
-    let mut clients = [open(), open()];
-    let programs = || -> BTreeMap<String, i64> {
-        let programs = status(address)["programs"].clone();
-        let programs = programs.as_array().expect("a list").iter();
-        let entry = |one: &Value| Some((one["client"].as_str()?.to_owned(), one["pid"].as_i64()?));
-        programs.filter_map(entry).collect()
-    };
-    let before = programs();
-    assert_eq!(before.len(), 2);
-    for _ in 0..5 {
-        for (client, session) in &mut clients {
-            let held = client.prompt(session, "hold");
-            assert_eq!(word(client), "held");
-            assert_eq!(upgrade(address)["passed"], 2);
-            let asking = client.prompt(session, "permission");
-            let asked = client.hear();
-            assert_eq!(asked["method"], "session/request_permission", "{asked}");
-            upgrade(address);
-            client.say(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {}}));
-            assert_eq!(word(client), "{}");
-            expect_end_of_turn(client, asking);
-            let release = client.prompt(session, "release");
-            expect_end_of_turn(client, held);
-            expect_end_of_turn(client, release);
-        }
-        assert_eq!(programs(), before);
-    }
-    let [(mut one, _), _] = clients;
-    let pid = before["c1"] as i32;
-    upgrade(address);
-    one.wire.send_close(1000);
-    expect_gone(Pid::from_raw(pid).expect("a pid"));
-}
-
-#[test]
 fn a_batch_that_is_half_answered_is_answered_whole() {
     let script = r#"while read -r line; do
         id=${line#*\"id\":}; id=${id%%[,\}]*}
@@ -552,71 +509,62 @@ fn an_initialize_that_is_pending_is_answered_once_or_expires() {
 /// The bug to prevent: what the agent has not read is lost, or its clients are never read again.
 #[test]
 fn an_agent_that_does_not_read_gets_everything_later() {
-    for mode in ["shared", "per-client"] {
-        let (_server, address) = agent(&["--mode", mode], &[&example_agent()]);
-        let mut clients: Vec<_> = (0..3)
-            .map(|_| {
-                let mut client = Client::initialized(address);
-                let created = client.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
-                let session = created["result"]["sessionId"].as_str().expect("an id");
-                (client, session.to_owned())
-            })
-            .collect();
-        let programs = match mode {
-            "shared" => pids(address),
-            _ => {
-                let programs = status(address)["programs"].clone();
-                let programs = programs.as_array().expect("a list").iter();
-                programs.filter_map(|one| one["pid"].as_u64()).collect()
-            }
-        };
-        let signal = |signal| {
-            for pid in &programs {
-                let pid = Pid::from_raw(*pid as i32).expect("a pid");
-                kill_process(pid, signal).expect("it runs");
-            }
-        };
-        signal(Signal::STOP);
-        let sending: Vec<_> = clients
-            .iter_mut()
-            .map(|(client, session)| {
-                let stream = client.wire.stream.try_clone().expect("a descriptor");
-                let wire = Wire { stream };
-                let mut sender = Client {
-                    wire,
-                    next_id: client.next_id,
-                };
-                let session = session.clone();
-                std::thread::spawn(move || {
-                    for number in 0..60 {
-                        sender.prompt(&session, &format!("{number} {}", "x".repeat(60_000)));
-                    }
-                })
-            })
-            .collect();
-        let taken = || status(address)["totals"]["messages_in"].as_u64();
-        let (mut last, mut same) = (None, 0);
-        eventually("the clients are paused", || {
-            let now = taken();
-            same = if now == last { same + 1 } else { 0 };
-            last = now;
-            same > 20 && now > Some(20)
-        });
-        assert!(taken() < Some(180), "{mode}: {:?}", taken());
-        (0..3).for_each(|_| drop(upgrade(address)));
-        assert!(taken() < Some(180), "{mode}: {:?}", taken());
-        signal(Signal::CONT);
-        for (client, _) in &mut clients {
-            let first = client.next_id + 1;
-            for number in 0..60 {
-                assert_eq!(word(client), number.to_string(), "{mode}");
-                assert_eq!(word(client).len(), 60_000);
-                expect_end_of_turn(client, first + number);
-            }
+    let (_server, address) = agent(&[], &[&example_agent()]);
+    let mut clients: Vec<_> = (0..3)
+        .map(|_| {
+            let mut client = Client::initialized(address);
+            let created = client.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
+            let session = created["result"]["sessionId"].as_str().expect("an id");
+            (client, session.to_owned())
+        })
+        .collect();
+    let programs = pids(address);
+    let signal = |signal| {
+        for pid in &programs {
+            let pid = Pid::from_raw(*pid as i32).expect("a pid");
+            kill_process(pid, signal).expect("it runs");
         }
-        for sender in sending {
-            sender.join().expect("everything is sent");
+    };
+    signal(Signal::STOP);
+    let sending: Vec<_> = clients
+        .iter_mut()
+        .map(|(client, session)| {
+            let stream = client.wire.stream.try_clone().expect("a descriptor");
+            let wire = Wire { stream };
+            let mut sender = Client {
+                wire,
+                next_id: client.next_id,
+            };
+            let session = session.clone();
+            std::thread::spawn(move || {
+                for number in 0..60 {
+                    sender.prompt(&session, &format!("{number} {}", "x".repeat(60_000)));
+                }
+            })
+        })
+        .collect();
+    let taken = || status(address)["totals"]["messages_in"].as_u64();
+    let (mut last, mut same) = (None, 0);
+    eventually("the clients are paused", || {
+        let now = taken();
+        same = if now == last { same + 1 } else { 0 };
+        last = now;
+        same > 20 && now > Some(20)
+    });
+    assert!(taken() < Some(180), "{:?}", taken());
+    (0..3).for_each(|_| drop(upgrade(address)));
+    assert!(taken() < Some(180), "{:?}", taken());
+    signal(Signal::CONT);
+    for (client, _) in &mut clients {
+        let first = client.next_id + 1;
+        for number in 0..60 {
+            assert_eq!(word(client), number.to_string());
+            assert_eq!(word(client).len(), 60_000);
+            expect_end_of_turn(client, first + number);
         }
+    }
+    for sender in sending {
+        sender.join().expect("everything is sent");
     }
 }
 

@@ -429,117 +429,20 @@ fn a_client_that_does_not_read_is_closed_and_does_not_delay_others() {
 }
 
 #[test]
-fn per_client_each_connection_has_a_process_that_ends_with_it() {
-    let pids = TraceFile::new("per-client");
-    // A wrapper that ignores HUP and forks the actual server, as npx does.
+fn a_signal_stops_all_agent_processes() {
+    let pids = TraceFile::new("signal");
     let script = format!(
-        "trap '' HUP; {} & echo $! >>{}; cat >/dev/null & wait $!",
-        "sleep 1000",
+        "trap '' HUP; sleep 1000 & echo $! >>{}; cat >/dev/null",
         pids.path()
     );
-    let server = Program::start(&[
-        "agent",
-        "--mode",
-        "per-client",
-        "--protocol",
-        "jsonrpc",
-        "--",
-        "sh",
-        "-c",
-        &script,
-    ]);
-    let address = server.address();
-    let wires: Vec<_> = (0..3).map(|_| Wire::connect(address, "/acp")).collect();
-    let pids = pids.pids(3);
-    drop(wires);
-    pids.into_iter().for_each(expect_gone);
-}
-
-#[test]
-fn per_client_messages_pass_through_byte_for_byte() {
-    let server = Program::start(&[
-        "agent",
-        "--mode",
-        "per-client",
-        "--protocol",
-        "jsonrpc",
-        "--max-json",
-        "16MiB",
-        "--",
-        "cat",
-    ]);
-    let address = server.address();
-    let mut wire = Wire::open(address);
-    let request = String::from_utf8(crate::common::request("/acp")).expect("ASCII");
-    wire.send(
-        request
-            .replace("Host", "Sec-WebSocket-Protocol: mcp\r\nHost")
-            .as_bytes(),
-    );
-    assert!(
-        wire.read_head()
-            .contains("\r\nSec-WebSocket-Protocol: mcp\r\n")
-    );
-    let text = r#"{ "jsonrpc" : "2.0","id":1.50, "method":"é\u00e9","params":[1e400 ]}"#;
-    wire.send_frame(TEXT, text.as_bytes());
-    assert_eq!(wire.read_frame().payload, text.as_bytes());
-    wire.send_frame(TEXT, b"nonsense");
-    assert!(String::from_utf8_lossy(&wire.read_frame().payload).contains("-32700"));
-    let large = format!(
-        r#"{{"jsonrpc":"2.0","method":"x","params":"{}"}}"#,
-        "y".repeat(10 << 20)
-    );
-    wire.send_frame(TEXT, large.as_bytes());
-    assert!(wire.read_frame().payload == large.as_bytes());
-}
-
-#[test]
-fn per_client_an_agent_that_exits_closes_its_client() {
-    for (script, code) in [("read line", 1000), ("read line; exit 3", 1011)] {
-        let server = Program::start(&[
-            "agent",
-            "--mode",
-            "per-client",
-            "--protocol",
-            "jsonrpc",
-            "--",
-            "sh",
-            "-c",
-            script,
-        ]);
-        let mut wire = Wire::connect(server.address(), "/acp");
-        wire.send_frame(TEXT, b"{}");
-        assert_eq!(wire.read_close(), (code, "Agent exited".to_owned()));
-    }
-}
-
-#[test]
-fn a_signal_stops_all_agent_processes() {
-    for mode in ["shared", "per-client"] {
-        let pids = TraceFile::new(&format!("signal-{mode}"));
-        let script = format!(
-            "trap '' HUP; sleep 1000 & echo $! >>{}; cat >/dev/null",
-            pids.path()
-        );
-        let mut server = Program::start(&[
-            "agent",
-            "--mode",
-            mode,
-            "--protocol",
-            "jsonrpc",
-            "--",
-            "sh",
-            "-c",
-            &script,
-        ]);
-        let mut wire = Wire::connect(server.address(), "/acp");
-        let left = pids.pids(1)[0];
-        server.signal(Signal::TERM);
-        assert_eq!(wire.read_close().0, 1001);
-        wire.send_close(1001);
-        assert_eq!(server.wait().code(), Some(0));
-        expect_gone(left);
-    }
+    let mut server = Program::start(&["agent", "--protocol", "jsonrpc", "--", "sh", "-c", &script]);
+    let mut wire = Wire::connect(server.address(), "/acp");
+    let left = pids.pids(1)[0];
+    server.signal(Signal::TERM);
+    assert_eq!(wire.read_close().0, 1001);
+    wire.send_close(1001);
+    assert_eq!(server.wait().code(), Some(0));
+    expect_gone(left);
 }
 
 #[test]
@@ -706,25 +609,21 @@ fn a_route_is_not_ready_while_its_agent_hangs() {
 /// The bug: a client whose library sends binary messages waited for ever.
 #[test]
 fn a_client_that_speaks_only_binary_is_told() {
-    for mode in ["shared", "per-client"] {
-        let server = agent(&["--mode", mode]);
-        let address = server.address();
-        let initialize = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1}});
-        let mut binary = Wire::connect(address, "/acp");
-        binary.send_frame(BINARY, initialize.to_string().as_bytes());
-        let reason = "Messages must be text, not binary".to_owned();
-        assert_eq!(binary.read_close(), (1003, reason), "{mode}");
-        // Later ones are ignored, and counted.
-        let mut client = Client::initialized(address);
-        client.wire.send_frame(BINARY, b"{}");
-        client.wire.send_frame(BINARY, b"");
-        let created = client.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
-        assert!(created["result"]["sessionId"].is_string(), "{created}");
-        if mode == "shared" {
-            let status = call(address, "GET", "/status", None).1;
-            assert_eq!(status["agent"]["dropped"], 2, "{status}");
-        }
-    }
+    let server = agent(&[]);
+    let address = server.address();
+    let initialize = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1}});
+    let mut binary = Wire::connect(address, "/acp");
+    binary.send_frame(BINARY, initialize.to_string().as_bytes());
+    let reason = "Messages must be text, not binary".to_owned();
+    assert_eq!(binary.read_close(), (1003, reason));
+    // Later ones are ignored, and counted.
+    let mut client = Client::initialized(address);
+    client.wire.send_frame(BINARY, b"{}");
+    client.wire.send_frame(BINARY, b"");
+    let created = client.ask("session/new", json!({"cwd": "/", "mcpServers": []}));
+    assert!(created["result"]["sessionId"].is_string(), "{created}");
+    let status = call(address, "GET", "/status", None).1;
+    assert_eq!(status["agent"]["dropped"], 2, "{status}");
 }
 
 #[test]
@@ -747,18 +646,6 @@ fn a_request_that_is_no_handshake_learns_that_there_is_only_websocket() {
     assert_eq!(call(address, "GET", "/health", None).0, 200);
 }
 
-/// The bug: the ids in a batch could be as long as the batch, and 1024 of them were kept.
-#[test]
-fn an_agent_of_one_client_gets_no_batch_with_a_long_id() {
-    let server = Program::start(&["agent", "--mode", "per-client", "--", "cat"]);
-    let mut client = Client::connect(server.address());
-    client.say(&json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 2}}));
-    client.hear();
-    let id = "x".repeat(2000);
-    client.say(&json!([{"jsonrpc": "2.0", "id": id, "method": "session/list"}]));
-    assert_eq!(client.wire.read_close().0, 1008);
-}
-
 /// The bug: a batch of a thousand messages counted as one.
 #[test]
 fn each_message_of_a_batch_counts_towards_the_rate_limit() {
@@ -767,24 +654,18 @@ fn each_message_of_a_batch_counts_towards_the_rate_limit() {
         r#"s/.*"id":([^,]*),.*"initialize".*/{"jsonrpc":"2.0","id":\1,"result":{"protocolVersion":2,"capabilities":{}}}/p;t;"#,
         r#"s/.*"id":([^,]*),.*/{"jsonrpc":"2.0","id":\1,"result":{"sessions":[]}}/p"#,
     );
-    // A program that returns what it gets is enough for a client that has it alone.
-    for (mode, program) in [
-        ("shared", &["sed", "-Eun", answers][..]),
-        ("per-client", &["cat"]),
-    ] {
-        let options = ["agent", "--mode", mode, "--rate-limit", "50", "--"];
-        let server = Program::start(&[&options[..], program].concat());
-        let mut client = Client::connect(server.address());
-        let hello = json!({"protocolVersion": 2, "info": {"name": "t", "version": "1"}});
-        client.say(&json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}));
-        client.hear();
-        let batch = |count: u32| {
-            let list = |id| json!({"jsonrpc": "2.0", "id": id, "method": "session/list"});
-            Value::from_iter((0..count).map(list))
-        };
-        client.say(&batch(20));
-        assert_eq!(client.hear().as_array().map(Vec::len), Some(20), "{mode}");
-        client.say(&batch(500));
-        assert_eq!(client.wire.read_close(), (1008, "Rate limit".to_owned()));
-    }
+    let options = ["agent", "--rate-limit", "50", "--", "sed", "-Eun", answers];
+    let server = Program::start(&options);
+    let mut client = Client::connect(server.address());
+    let hello = json!({"protocolVersion": 2, "info": {"name": "t", "version": "1"}});
+    client.say(&json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}));
+    client.hear();
+    let batch = |count: u32| {
+        let list = |id| json!({"jsonrpc": "2.0", "id": id, "method": "session/list"});
+        Value::from_iter((0..count).map(list))
+    };
+    client.say(&batch(20));
+    assert_eq!(client.hear().as_array().map(Vec::len), Some(20));
+    client.say(&batch(500));
+    assert_eq!(client.wire.read_close(), (1008, "Rate limit".to_owned()));
 }

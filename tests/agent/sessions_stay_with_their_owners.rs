@@ -11,9 +11,9 @@ use std::time::Duration;
 use crate::common::agent::{Client, error_code, example_agent, load};
 use crate::common::program::Program;
 use crate::common::traces::{TraceFile, eventually};
-use crate::common::{PING, PONG, Wire, request};
+use crate::common::{Wire, request};
 use outrigger::service::agent::AgentProtocol;
-use outrigger::service::{Agent, AgentConfig, AgentPerClient};
+use outrigger::service::{Agent, AgentConfig};
 use outrigger::{Config, Server, Service, Stopped};
 use serde_json::{Value, json};
 
@@ -174,37 +174,33 @@ fn a_session_lost_with_the_agent_has_an_error_of_its_own_and_can_be_loaded() {
 #[test]
 fn a_response_over_the_message_limit_fails_its_request() {
     // The bug: the request waited forever.
-    for mode in ["shared", "per-client"] {
-        for answer in [
-            // The id is at the start, then at the end.
-            r#"printf '{"jsonrpc":"2.0","id":'$id',"result":"'; head -c 300000 /dev/zero | tr '\0' x; echo '"}'"#,
-            r#"printf '{"jsonrpc":"2.0","result":"'; head -c 300000 /dev/zero | tr '\0' x; echo '","id":'$id'}'"#,
-            r#"printf '{"jsonrpc":"2.0","id":'$id',"result":"\377"}\n'"#,
-        ] {
-            let find = r#"id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')"#;
-            let script = format!("read -r line; {find}; {answer}; cat >/dev/null");
-            let server = Program::start(&[
-                "agent",
-                "--mode",
-                mode,
-                "--protocol",
-                "jsonrpc",
-                "--max-message",
-                "100KiB",
-                "--",
-                "sh",
-                "-c",
-                &script,
-            ]);
-            let mut client = Client::connect(server.address());
-            let answer = client.ask("tools/call", json!({}));
-            assert_eq!(error_code(&answer), -32603, "{mode} {answer}");
-            assert!(
-                answer["error"]["data"]
-                    .as_str()
-                    .is_some_and(|why| why.contains("the agent's answer is"))
-            );
-        }
+    for answer in [
+        // The id is at the start, then at the end.
+        r#"printf '{"jsonrpc":"2.0","id":'$id',"result":"'; head -c 300000 /dev/zero | tr '\0' x; echo '"}'"#,
+        r#"printf '{"jsonrpc":"2.0","result":"'; head -c 300000 /dev/zero | tr '\0' x; echo '","id":'$id'}'"#,
+        r#"printf '{"jsonrpc":"2.0","id":'$id',"result":"\377"}\n'"#,
+    ] {
+        let find = r#"id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')"#;
+        let script = format!("read -r line; {find}; {answer}; cat >/dev/null");
+        let server = Program::start(&[
+            "agent",
+            "--protocol",
+            "jsonrpc",
+            "--max-message",
+            "100KiB",
+            "--",
+            "sh",
+            "-c",
+            &script,
+        ]);
+        let mut client = Client::connect(server.address());
+        let answer = client.ask("tools/call", json!({}));
+        assert_eq!(error_code(&answer), -32603, "{answer}");
+        assert!(
+            answer["error"]["data"]
+                .as_str()
+                .is_some_and(|why| why.contains("the agent's answer is"))
+        );
     }
 }
 
@@ -275,44 +271,6 @@ fn a_client_with_a_session_may_idle_by_default_but_not_with_a_configured_timeout
                 "a client with a pending request is not idle"
             );
         }
-    }
-}
-
-#[test]
-fn a_client_with_its_own_process_may_idle_by_default_and_while_a_request_is_pending() {
-    for by_default in [true, false] {
-        // The agent answers only the first request.
-        let script = r#"read line; echo '{"jsonrpc":"2.0","id":"a","result":{}}'; cat >/dev/null"#;
-        let agent = config(&["sh", "-c", script], AgentProtocol::JsonRpc, by_default);
-        let served = serve(AgentPerClient::new(agent));
-        let mut waiting = Client::connect(served.address);
-        let call = |id: &str| json!({"jsonrpc": "2.0", "id": id, "method": "tools/call"});
-        waiting.say(&call("a"));
-        waiting.hear();
-        waiting.say(&call("b"));
-        let mut answered = Client::connect(served.address);
-        answered.say(&call("a"));
-        answered.hear();
-        if by_default {
-            outlives(&mut answered);
-        } else {
-            assert_eq!(
-                answered.wire.read_close(),
-                (1001, "Idle timeout".to_owned())
-            );
-            outlives(&mut waiting);
-            waiting.say(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "b"}}));
-            assert_eq!(waiting.wire.read_close(), (1001, "Idle timeout".to_owned()));
-        }
-    }
-}
-
-/// Waits for three PINGs, which is longer than the idle timeout.
-fn outlives(client: &mut Client) {
-    for _ in 0..3 {
-        let frame = client.wire.read_frame();
-        assert_eq!(frame.opcode, PING, "the client stays connected");
-        client.wire.send_frame(PONG, &frame.payload);
     }
 }
 

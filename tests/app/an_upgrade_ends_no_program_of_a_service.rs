@@ -488,7 +488,6 @@ fn a_route_that_becomes_another_service_ends_and_starts_anew() {
         json!({"/x": {"pipe": {"command": cat, "shared": true}}}),
         json!({"/x": {"terminal": {"command": cat}}}),
         json!({"/x": {"agent": {"command": cat}}}),
-        json!({"/x": {"agent": {"command": cat, "mode": "per-client"}}}),
         json!({"/x": {"echo": {}}}),
         // The same service, but at another path.
         json!({"/y": {"echo": {}}}),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 
-use crate::common::program::{Program, outrigger};
+use crate::common::program::Program;
 use crate::common::traces::{TraceFile, eventually, expect_gone};
 use crate::common::{BINARY, CLOSE, Frame, TEXT, Wire, call};
 use rustix::process::{Pid, Signal, kill_process};
@@ -646,43 +646,25 @@ fn a_route_can_be_a_pipe() {
     assert_eq!(text(&mut wire), "{}");
 }
 
+/// Clients of MCP over WebSocket in a browser or in Node.js fail if the server does not select the subprotocol `mcp`.
 #[test]
-fn an_agent_for_each_client_may_use_content_length() {
-    let options = [
-        "agent",
-        "--mode",
-        "per-client",
-        "--framing",
-        "content-length",
-        "--protocol",
-        "jsonrpc",
-    ];
-    let server = Program::start(&[&options[..], &["--", "cat"]].concat());
-    let mut wire = Wire::connect(server.address(), "/acp");
-    let message = "{\"jsonrpc\":\"2.0\",\n\"method\":\"x\"}";
-    wire.send_frame(TEXT, message.as_bytes());
-    assert_eq!(text(&mut wire), message);
-
-    let server = Program::start(&[&options[..], &["--", "sh", "-c", "echo '{}'; cat"]].concat());
-    let mut wire = Wire::connect(server.address(), "/acp");
-    assert_eq!(
-        wire.read_close(),
-        (1011, r"No Content-Length: {}\n".to_owned())
-    );
-
-    for (options, error) in [
-        (
-            &["--framing", "content-length"][..],
-            "--framing content-length requires --mode per-client",
-        ),
-        (
-            &["--mode", "per-client", "--framing", "raw"],
-            "--framing raw is not supported by agent",
-        ),
-    ] {
-        let output = outrigger(&[&["agent"][..], options, &["--", "cat"]].concat());
-        assert_eq!(output.status.code(), Some(2));
-        assert!(String::from_utf8_lossy(&output.stderr).contains(error));
+fn a_subprotocol_that_the_program_speaks_is_selected() {
+    for shared in [&["--shared"][..], &[]] {
+        let options = ["--subprotocol", "mcp", "--subprotocol", "lsp"];
+        let server = pipe(&[&options[..], shared].concat(), "exec cat");
+        for (offered, selected) in [("x, lsp, mcp", "lsp"), ("mcp", "mcp"), ("x", "")] {
+            let request = String::from_utf8(crate::common::request("/")).expect("ASCII");
+            let field = format!("Sec-WebSocket-Protocol: {offered}\r\nHost");
+            let mut wire = Wire::open(server.address());
+            wire.send(request.replacen("Host", &field, 1).as_bytes());
+            let head = wire.read_head();
+            let found = head
+                .lines()
+                .find_map(|line| line.strip_prefix("Sec-WebSocket-Protocol: "));
+            assert_eq!(found.unwrap_or_default(), selected, "{head}");
+            wire.send_frame(TEXT, b"hello");
+            assert_eq!(text(&mut wire), "hello");
+        }
     }
 }
 

@@ -755,7 +755,6 @@ fn addresses_of_pages_are_printed_with_the_token_behind_a_number_sign() {
         ),
         (&["echo"], "", &[]),
         (&["agent"], "/acp", &["page"]),
-        (&["agent", "--mode", "per-client"], "", &[]),
         (&["agent", "--protocol", "jsonrpc"], "", &[]),
     ] {
         let program: &[&str] = match command[0] {

@@ -157,7 +157,7 @@ fn a_program_that_cannot_be_found_is_wrong_usage_and_nothing_listens() {
             &["app"][..],
             &["app", "--restart"],
             &["agent"],
-            &["agent", "--mode", "per-client"],
+            &["pipe"],
             &["terminal"],
             &["terminal", "--check"],
             &["agent", "--check"],

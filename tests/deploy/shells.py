@@ -25,9 +25,8 @@ PATIENCE = 30.0
 CASES = [
     ("outrigger ", ["agent", "terminal", "completions", "man", "token"], ["--port", "notes.txt"]),
     ("outrigger at", ["attach"], ["agent"]),
-    ("outrigger agent --mo", ["--mode"], ["--max-clients"]),
-    ("outrigger agent --mode ", ["shared", "per-client"], ["notes.txt"]),
-    ("outrigger agent --framing ", ["lines", "content-length"], ["raw"]),
+    ("outrigger agent --prot", ["--protocol"], ["--max-clients"]),
+    ("outrigger agent --protocol ", ["acp", "jsonrpc"], ["notes.txt"]),
     ("outrigger pipe --framing ", ["lines", "raw", "content-length"], []),
     ("outrigger echo --log ", ["off", "error", "warn", "info", "debug", "trace"], ["json"]),
     ("outrigger echo --log-format ", ["text", "json"], ["debug"]),

@@ -1,5 +1,5 @@
 // The SDK of the Agent Client Protocol on both ends: its WebSocket stream as the client, and an agent written with it behind
-// `outrigger agent`.
+// `outrigger agent`. Then an MCP server for each connection, behind `outrigger pipe`.
 import assert from "node:assert/strict";
 import { on, once } from "node:events";
 import { createRequire } from "node:module";
@@ -58,7 +58,7 @@ console.log("  a stranger is denied ok");
 await server.stop();
 
 // An MCP server for each connection, with the MCP reference server.
-const everything = await start("agent", "--mode", "per-client", "--protocol", "jsonrpc", "--", "node",
+const everything = await start("pipe", "--subprotocol", "mcp", "--path", "/mcp", "--", "node",
   require.resolve("@modelcontextprotocol/server-everything/dist/index.js"), "stdio");
 // Queues messages from the start, because several may arrive in one read before the test waits for them.
 const open = async () => {

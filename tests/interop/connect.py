@@ -52,8 +52,7 @@ async def main():
         with open(program, "w") as file:
             file.write(SERVER)
         # The token is in the URL that the server prints.
-        arguments = ["--mode", "per-client", "--protocol", "jsonrpc", "--path", "/mcp", "--", sys.executable, program]
-        with Server("agent", *arguments) as server:
+        with Server("pipe", "--path", "/mcp", "--", sys.executable, program) as server:
             await asyncio.wait_for(with_sdk(server.url), 60)
             await asyncio.wait_for(with_fastmcp(server.url), 60)
 

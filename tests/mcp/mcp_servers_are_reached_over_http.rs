@@ -384,17 +384,6 @@ fn a_program_that_exits_after_its_first_answer_serves_sessions() {
 }
 
 #[test]
-fn a_websocket_whose_process_has_exited_does_not_keep_others_out() {
-    // The bug: it counted as a client without a process, so that the number of processes to come was negative.
-    let server = Program::start(&["mcp", "--restart-limit", "0/1s", "--", "sh", "-c", "exit 0"]);
-    let address = server.address();
-    let mut first = Wire::connect(address, "/mcp");
-    assert_eq!(first.read_close().0, 1000);
-    let mut second = Wire::connect(address, "/mcp");
-    assert_eq!(second.read_close().0, 1000);
-}
-
-#[test]
 fn unused_and_unknown_sessions_end() {
     let server = script(&["--session-idle", "3s"], ":");
     let address = server.address();
@@ -457,9 +446,6 @@ fn limits_are_held() {
         r#"{"jsonrpc":"2.0","id":1,"method":"initialize"}"#,
     );
     assert_eq!((full.status, full.field("Retry-After")), (503, Some("1")));
-    let mut upgrade = Wire::open(address);
-    upgrade.send(&crate::common::request("/mcp"));
-    assert!(upgrade.read_head().starts_with("HTTP/1.1 503 "));
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "wait"}).to_string();
     let mut wire = Wire::open(address);
     let length = body.len();
@@ -479,20 +465,14 @@ fn limits_are_held() {
 }
 
 #[test]
-fn a_websocket_has_a_process_of_its_own() {
+fn a_websocket_handshake_learns_the_way_out() {
     let server = example(&[]);
     let mut wire = Wire::open(server.address());
-    wire.send(
-        b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Protocol: mcp\r\n\
-          Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
-    );
-    let head = wire.read_head();
-    assert!(
-        head.contains("\r\nSec-WebSocket-Protocol: mcp\r\n"),
-        "{head}"
-    );
-    wire.send_frame(TEXT, br#"{"jsonrpc":"2.0","id":4,"method":"tools/list"}"#);
-    let frame = wire.read_frame();
-    let answer: Value = serde_json::from_slice(&frame.payload).expect("JSON");
-    assert_eq!(answer["id"], 4);
+    wire.send(&crate::common::request("/mcp"));
+    let (head, body) = wire.read_response();
+    assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
+    let message = body["message"].as_str().expect("a text");
+    let detail = body["detail"].as_str().expect("a text");
+    assert!(message.contains("Streamable HTTP"), "{body}");
+    assert!(detail.contains("outrigger pipe"), "{body}");
 }

@@ -223,34 +223,6 @@ def server_killed():
     print(f"  {len(pids)} processes killed with 8 calls each, and the pool is restarted each time; a session ends with its process")
 
 
-def websocket():
-    """Each WebSocket on the same path has a process of its own."""
-    with serving() as server:
-        before = server.held()
-        wires = []
-        for number in range(3):
-            connection = Connection(server.port).socket
-            connection.sendall(
-                b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-                b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: mcp\r\n\r\n"
-            )
-            head = read_head(connection)
-            assert b" 101 " in head and b"sec-websocket-protocol: mcp" in head.lower(), head
-            request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "pid"}}
-            connection.sendall(frame(1, json.dumps(request).encode()))
-            opcode, payload = read_frame(connection)
-            while opcode != 1:
-                opcode, payload = read_frame(connection)
-            message = json.loads(payload)
-            assert message["id"] == 1, message
-            wires.append((connection, text_of(message)))
-        assert len({pid for _, pid in wires}) == 3, "each has its own process"
-        for connection, _ in wires:
-            connection.close()
-        expect_nothing_left(server, before, "of WebSockets")
-    print("  3 WebSockets with a process each")
-
-
 def old_servers():
     """A server that speaks only older revisions, or that says nothing, is found out at the start."""
     with serving(program=[*SERVER, "sessions"]) as server, server.connect() as connection:
@@ -275,7 +247,7 @@ def old_servers():
 
 
 PARTS = [
-    bad_input, crossing, caller_killed, server_killed, abandoned, limits, sessions, readers, edges, mutations, websocket, old_servers, shared,
+    bad_input, crossing, caller_killed, server_killed, abandoned, limits, sessions, readers, edges, mutations, old_servers, shared,
     newer, generations, many_sessions, broken,
 ]
 

@@ -33,7 +33,6 @@ ROUTES = {
     "/pipe": {"pipe": {"command": ["cat"], "shared": True}},
     "/own-pipe": {"pipe": {"command": ["cat"]}},
     "/agent": {"agent": {"command": ["python3", "-c", AGENT]}},
-    "/own-agent": {"agent": {"command": ["cat"], "mode": "per-client"}},
     "/mcp": {"mcp": {"command": MCP}},
     "/shared-mcp": {"mcp": {"command": [*MCP, "sessions"], "share": "all"}},
 }
@@ -72,7 +71,7 @@ def session_of(port, path):
 
 def use(port):
     """Gives the server something of each kind to remember. Returns the connections."""
-    kept = [peers.open_client(port, path) for path in ("/terminal", "/app", "/pipe", "/own-pipe", "/own-agent", "/echo")]
+    kept = [peers.open_client(port, path) for path in ("/terminal", "/app", "/pipe", "/own-pipe", "/echo")]
     for connection in kept:
         connection.sendall(peers.frame(1, b'{"jsonrpc":"2.0","id":1,"method":"x"}'))
         half(connection)

@@ -4,12 +4,10 @@ use std::time::Duration;
 
 use super::super::command::{Command, ProgramArg, Serves};
 use super::super::flag::{Flag, Takes, put, samples, turn_on};
-use super::super::flags::shared::{
-    FRAMING, INITIALIZE_TIMEOUT, ON_FAILURE, REQUEST_TIMEOUT, RESTART_LIMIT,
-};
+use super::super::flags::shared::{INITIALIZE_TIMEOUT, ON_FAILURE, REQUEST_TIMEOUT, RESTART_LIMIT};
 use super::super::values::{choice, duration, number, size};
 use crate::service::agent::{AgentProtocol, Approvals, UnknownSessions, has_session_rules};
-use crate::service::{Agent, AgentConfig, AgentPerClient, Framing};
+use crate::service::{Agent, AgentConfig};
 use crate::web::RoutePage;
 
 pub(super) static AGENT: Command = Command {
@@ -27,19 +25,13 @@ streams: an agent of the Agent Client Protocol, or any other with --protocol jso
 goes to the client that sent the request, under the id that it used. Every session belongs to one
 connection at a time. There is one agent process for each protocol version and set of capabilities.
 
-With --mode per-client, each connection gets a PROGRAM of its own, and messages pass through
-unchanged. For MCP servers, use 'outrigger mcp', which serves them over Streamable HTTP; over
-WebSockets, use '--mode per-client --protocol jsonrpc'.
+To give each connection a PROGRAM of its own, use 'outrigger pipe'. To serve an MCP server over
+Streamable HTTP, use 'outrigger mcp'.
 ",
     examples: &[
         (
             "share the example agent between clients",
             "outrigger agent -- outrigger example-agent",
-        ),
-        #[cfg(feature = "mcp")]
-        (
-            "give each client a server of the Model Context Protocol",
-            "outrigger agent --mode per-client --protocol jsonrpc -- outrigger example-mcp",
         ),
         (
             "let observers answer permission requests, if their token allows it",
@@ -51,19 +43,6 @@ WebSockets, use '--mode per-client --protocol jsonrpc'.
     program: ProgramArg::Required,
     default_path: "/acp",
     idle_timeout: Some(Duration::from_secs(300)),
-    check: |settings| match settings.agent.framing {
-        _ if settings.agent.one_process && settings.agent_per_client => {
-            Err("--one-process cannot be combined with --mode per-client".to_owned())
-        }
-        Framing::Lines => Ok(()),
-        Framing::ContentLength if settings.agent_per_client => Ok(()),
-        Framing::ContentLength => {
-            Err("--framing content-length requires --mode per-client".to_owned())
-        }
-        Framing::Raw => {
-            Err("--framing raw is not supported by agent; use lines or content-length".to_owned())
-        }
-    },
     page: RoutePage::Agent,
     serves: Serves::One(|settings, params| {
         let config = AgentConfig {
@@ -72,30 +51,12 @@ WebSockets, use '--mode per-client --protocol jsonrpc'.
             sessions_may_idle: params.sessions_may_idle,
             ..settings.agent.clone()
         };
-        Ok(if settings.agent_per_client {
-            Box::new(AgentPerClient::new(config))
-        } else {
-            Box::new(Agent::new(config))
-        })
+        Ok(Box::new(Agent::new(config)))
     }),
     ..Command::BASE
 };
 
 const FLAGS: &[Flag] = &[
-    Flag {
-        name: "mode",
-        takes: Takes::One("MODE"),
-        words: &["shared", "per-client"],
-        default: Some("shared"),
-        help: "shared: one agent for each kind of client; per-client: one agent for each connection",
-        brief: Some("shared or per-client: share agents, or start one for each"),
-        set: |settings, value| {
-            let words = [("shared", false), ("per-client", true)];
-            put(&mut settings.agent_per_client, choice(value, words))
-        },
-        rejects: &["both"],
-        ..Flag::BASE
-    },
     Flag {
         name: "protocol",
         takes: Takes::One("PROTOCOL"),
@@ -114,11 +75,6 @@ const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
-        words: &["lines", "content-length"],
-        help: "with --mode per-client: lines, or content-length for an agent that writes a header with the length of each message",
-        ..FRAMING
-    },
-    Flag {
         name: "grace",
         takes: Takes::One("TIME"),
         default: Some("5m"),
@@ -127,7 +83,7 @@ const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
-        help: "how many times a process of a shared agent may exit within TIME and be restarted; after more exits of the last process, --on-failure decides",
+        help: "how many times an agent process may exit within TIME and be restarted; after more exits of the last process, --on-failure decides",
         ..RESTART_LIMIT
     },
     ON_FAILURE,
@@ -135,7 +91,7 @@ const FLAGS: &[Flag] = &[
         name: "max-agents",
         takes: Takes::One("N"),
         default: Some("4"),
-        help: "maximum processes of a shared agent, which has one for each kind of client, by protocol version and capabilities; if there are several principals, one of them can bring half of the kinds",
+        help: "maximum agent processes. There is one for each kind of client, by protocol version and capabilities. If there are several principals, one of them can bring half of the kinds",
         set: |settings, value| put(&mut settings.agent.max_agents, number(value, 1..=64)),
         accepts: samples(&["1", "64"]),
         rejects: &["0", "65"],
@@ -143,12 +99,12 @@ const FLAGS: &[Flag] = &[
     },
     Flag {
         name: "one-process",
-        help: "one process of a shared agent for clients of every kind, with the version of the first client. The agent may request files, terminals and elicitations from all clients. Requests for which a client lacks the capability get the error -32601",
+        help: "one agent process for clients of every kind, with the version of the first client. The agent may request files, terminals and elicitations from all clients. Requests for which a client lacks the capability get the error -32601",
         set: |settings, _| turn_on(&mut settings.agent.one_process),
         ..Flag::BASE
     },
     Flag {
-        help: "how long a shared agent may take to answer initialize; after that, the waiting clients get the error -32014",
+        help: "how long the agent may take to answer initialize; after that, the waiting clients get the error -32014",
         ..INITIALIZE_TIMEOUT
     },
     Flag {
@@ -169,7 +125,7 @@ const FLAGS: &[Flag] = &[
         name: "history",
         takes: Takes::One("SIZE"),
         default: Some("256KiB"),
-        help: "how much of the last updates of each session of a shared agent is kept for clients that attach to the session; 0 keeps none; all sessions together keep at most 64MiB, or a sixteenth of --memory if that is less",
+        help: "how much of the last updates of each session is kept for clients that attach to the session; 0 keeps none; all sessions together keep at most 64MiB, or a sixteenth of --memory if that is less",
         set: |settings, value| put(&mut settings.agent.history, size(value, 0..=64 << 20)),
         accepts: samples(&["0", "64MiB"]),
         rejects: &["65MiB"],
@@ -212,14 +168,14 @@ const FLAGS: &[Flag] = &[
         ..Flag::BASE
     },
     Flag {
-        help: "how long a shared agent may take to answer a request other than session/prompt; after that, the client gets the error -32014, and the route is not ready until the agent sends a message",
+        help: "how long the agent may take to answer a request other than session/prompt; after that, the client gets the error -32014, and the route is not ready until the agent sends a message",
         ..REQUEST_TIMEOUT
     },
     Flag {
         name: "answer-timeout",
         takes: Takes::One("TIME"),
         default: Some("off"),
-        help: "how long a client may take to answer a request of a shared agent, such as for a permission; after that, the agent gets the error -32014",
+        help: "how long a client may take to answer a request of the agent, such as for a permission; after that, the agent gets the error -32014",
         set: |settings, value| put(&mut settings.agent.answer_timeout, duration(value)),
         ..Flag::BASE
     },

@@ -1,4 +1,4 @@
-//! `outrigger mcp`: a stdio MCP server behind Streamable HTTP and WebSocket.
+//! `outrigger mcp`: a stdio MCP server behind Streamable HTTP.
 
 use super::super::command::{Command, ProgramArg, Serves};
 use super::super::flag::{Flag, Takes, put, samples};
@@ -18,8 +18,8 @@ or share one (--share).",
     ),
     about: "\
 Serves PROGRAM, a server of the Model Context Protocol (MCP) on its standard streams, at
-http://127.0.0.1:7070/mcp. MCP clients connect with Streamable HTTP, or with WebSocket on the same
-path.
+http://127.0.0.1:7070/mcp. MCP clients connect with Streamable HTTP. For clients that use WebSocket,
+see 'outrigger help pipe'.
 
 Requests of revision 2026-07-28 share a pool of processes. With the revisions 2025-03-26, 2025-06-18
 and 2025-11-25, each session has a process of its own, which ends with the session. With --share,
@@ -155,7 +155,7 @@ const FLAGS: &[Flag] = &[
         name: "max-sessions",
         takes: Takes::One("N"),
         default: Some("256"),
-        help: "maximum number of sessions, WebSocket clients and shared processes together; more get 503",
+        help: "maximum number of sessions and shared processes together; more get 503",
         brief: Some("maximum sessions"),
         set: |settings, value| put(&mut settings.mcp.max_sessions, number(value, COUNT)),
         accepts: samples(&["1"]),

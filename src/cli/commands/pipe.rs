@@ -4,8 +4,8 @@
 //! commands. `outrigger echo` needs no program: it sends every message back.
 
 use super::super::command::{Command, ProgramArg, Serves};
-use super::super::flag::{Flag, Takes, samples, turn_on};
-use super::super::flags::shared::{FRAMING, ON_FAILURE, RESTART_LIMIT};
+use super::super::flag::{Flag, turn_on};
+use super::super::flags::shared::{FRAMING, ON_FAILURE, RESTART_LIMIT, SUBPROTOCOL};
 use crate::service::{App, AppConfig, Echo, PipeConfig, PipePerClient, PipeShared};
 
 pub(super) static PIPE: Command = Command {
@@ -73,6 +73,7 @@ const PIPE_FLAGS: &[Flag] = &[
         help: "lines: each line is a message; raw: bytes, as binary messages; content-length: each message follows a header with its length, as in the protocols of language servers (LSP) and debug adapters (DAP)",
         ..FRAMING
     },
+    SUBPROTOCOL,
     Flag {
         help: "with --shared: how many times the program may exit within TIME and be restarted; the server fails when it exits more often",
         requires: Some("shared"),
@@ -149,23 +150,7 @@ const APP_FLAGS: &[Flag] = &[
         help: "when the program fails: 'exit' ends the server; 'retry' closes all clients with 1011, rejects others with 503, and starts the program again, at least every 10 s",
         ..ON_FAILURE
     },
-    Flag {
-        name: "subprotocol",
-        takes: Takes::Many("NAME"),
-        help: "subprotocol that the program speaks; the server selects the first one that a client offers",
-        brief: Some("subprotocol to select"),
-        set: |settings, value| {
-            let valid = |byte: u8| byte.is_ascii_graphic() && byte != b',';
-            if value.is_empty() || !value.bytes().all(valid) {
-                return Err(format!("'{value}' is not the name of a subprotocol"));
-            }
-            settings.app.subprotocols.push(value.to_owned());
-            Ok(())
-        },
-        accepts: samples(&["chat.v1"]),
-        rejects: &["", "a,b", "a b"],
-        ..Flag::BASE
-    },
+    SUBPROTOCOL,
 ];
 
 pub(super) static ECHO: Command = Command {

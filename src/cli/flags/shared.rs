@@ -196,7 +196,7 @@ pub(crate) const FRAMING: Flag = Flag {
     set: |settings, value| {
         let wrong = |_| format!("'{value}' is none of lines, raw and content-length");
         let framing: Framing = value.parse().map_err(wrong)?;
-        (settings.agent.framing, settings.pipe.framing) = (framing, framing);
+        settings.pipe.framing = framing;
         #[cfg(feature = "client")]
         {
             settings.client.framing = framing;
@@ -204,6 +204,25 @@ pub(crate) const FRAMING: Flag = Flag {
         Ok(())
     },
     rejects: &["json"],
+    ..Flag::BASE
+};
+
+pub(crate) const SUBPROTOCOL: Flag = Flag {
+    name: "subprotocol",
+    takes: Takes::Many("NAME"),
+    help: "subprotocol that the program speaks; the server selects the first one that a client offers",
+    brief: Some("subprotocol to select"),
+    set: |settings, value| {
+        let valid = |byte: u8| byte.is_ascii_graphic() && byte != b',';
+        if value.is_empty() || !value.bytes().all(valid) {
+            return Err(format!("'{value}' is not the name of a subprotocol"));
+        }
+        settings.app.subprotocols.push(value.to_owned());
+        settings.pipe.subprotocols.push(value.to_owned());
+        Ok(())
+    },
+    accepts: samples(&["chat.v1"]),
+    rejects: &["", "a,b", "a b"],
     ..Flag::BASE
 };
 

@@ -178,18 +178,14 @@ fn count_messages(out: &mut Metrics, router: &Router) {
     ] {
         out.counter(name, help, value);
     }
-    count_dropped(out, counters.dropped);
+    out.counter(
+        "outrigger_agent_dropped_total",
+        "Messages without a receiver, and binary messages, which are ignored.",
+        counters.dropped,
+    );
     out.histogram(
         "outrigger_agent_answer_seconds",
         "Time from a request to its response.",
         &counters.answers,
-    );
-}
-
-pub(super) fn count_dropped(out: &mut Metrics, dropped: u64) {
-    out.counter(
-        "outrigger_agent_dropped_total",
-        "Messages without a receiver, and binary messages, which are ignored.",
-        dropped,
     );
 }

@@ -1,12 +1,11 @@
 //! JSON-RPC agents on standard input and output, such as those of the Agent Client Protocol.
 //!
 //! [`Agent`] shares one agent process among all clients of a kind. Its router guarantees that each message reaches only the client
-//! that it is for. [`AgentPerClient`] starts a process for each client and passes messages through unchanged.
+//! that it is for. [`PipePerClient`](super::PipePerClient) starts a process for each client instead.
 
 mod figures;
 mod initialize;
 pub(crate) mod named;
-mod per_client;
 mod processes;
 mod receivers;
 mod response;
@@ -17,15 +16,14 @@ mod shared;
 #[cfg(test)]
 mod tests;
 
-pub use self::per_client::AgentPerClient;
 #[cfg(feature = "cli")]
 pub(crate) use self::schema::has_session_rules;
 pub use self::shared::Agent;
-pub use super::child::{ProgramPlace, RestartLimit};
+pub use super::child::RestartLimit;
 
 use std::time::Duration;
 
-use super::{Endpoint, Framing};
+use super::Endpoint;
 use crate::record::record_names;
 use crate::{Accept, Rejection, Request, Route};
 
@@ -75,7 +73,7 @@ pub enum Approvals {
     Any,
 }
 
-/// The settings of an [`Agent`] or an [`AgentPerClient`].
+/// The settings of an [`Agent`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -94,13 +92,8 @@ pub struct AgentConfig {
     pub endpoint: Endpoint,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// Where an agent that is not shared runs.
-    pub place: ProgramPlace,
     /// The protocol that the program speaks.
     pub protocol: AgentProtocol,
-    /// How messages are separated on the standard streams of an agent that is not shared: [`Framing::Lines`] or
-    /// [`Framing::ContentLength`]. [`Framing::Raw`] is treated as [`Framing::Lines`]. A shared agent uses lines.
-    pub framing: Framing,
     /// How long a session keeps its place in the table after its client has disconnected. With `None`, it loses the
     /// place at once. A client can still load the session later. By default, this is five minutes.
     pub grace: Option<Duration>,
@@ -130,7 +123,7 @@ pub struct AgentConfig {
     pub request_timeout: Option<Duration>,
     /// How long a client may take to answer a request of a shared agent. By default there is no limit.
     pub answer_timeout: Option<Duration>,
-    /// Whether the idle timeout is suspended for clients that have or observe a session, or have a process of their own.
+    /// Whether the idle timeout is suspended for clients that have or observe a session.
     /// If false, only a pending request suspends it.
     pub sessions_may_idle: bool,
 }
@@ -141,9 +134,7 @@ impl AgentConfig {
         Self {
             endpoint,
             command: command.into_iter().map(Into::into).collect(),
-            place: ProgramPlace::default(),
             protocol: AgentProtocol::Acp,
-            framing: Framing::Lines,
             grace: Some(Duration::from_secs(300)),
             restart_limit: RestartLimit::default(),
             max_agents: 4,

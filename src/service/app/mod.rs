@@ -12,9 +12,9 @@ use std::time::Duration;
 use self::backend::{Backend, BackendEvent, ReplyQueue};
 use self::command::{AppCommand, CommandFields};
 use self::events::Events;
-use super::Endpoint;
 use super::child::{Keeper, OnFailure, RestartLimit};
 use super::lines::Line;
+use super::{Endpoint, endpoint};
 use crate::record::{RecordError, state};
 use crate::text::printable;
 use crate::upgrade::Portable;
@@ -83,14 +83,6 @@ impl AppConfig {
             subprotocols: Vec::new(),
             announced_token: None,
         }
-    }
-
-    /// The first subprotocol that the client offers and the program speaks.
-    fn subprotocol(&self, request: &Request<'_>) -> Option<&str> {
-        let mut offered = request.list("sec-websocket-protocol");
-        offered
-            .find_map(|offered| self.subprotocols.iter().find(|name| *name == offered))
-            .map(String::as_str)
     }
 }
 
@@ -314,14 +306,11 @@ impl Service for App {
             let rejection = Rejection::unavailable("the program does not read its events");
             return Err(rejection.because("program_busy"));
         }
-        Ok(match self.config.subprotocol(request) {
-            Some(name) => Accept::default().protocol(name),
-            None => Accept::default(),
-        })
+        Ok(endpoint::accept(request, &self.config.subprotocols))
     }
 
     fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
-        let protocol = self.config.subprotocol(request);
+        let protocol = endpoint::subprotocol(request, &self.config.subprotocols);
         self.events.connect(ctx, client, request, protocol);
         self.send_events(ctx);
     }

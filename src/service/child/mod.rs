@@ -2,7 +2,6 @@
 //!
 //! * A [`Supervisor`] for each process, whatever streams the process has.
 //! * A [`Keeper`] for a program that is started again when it exits.
-//! * [`ClientPrograms`] for a program for each client.
 //! * A [`ChildIndex`] that finds the process to which an event belongs.
 //!
 //! The supervisor starts the process, notices its exit, stops it step by step and enforces its time limit. Its owner
@@ -21,12 +20,12 @@
 //! Only plans that stop a whole process tree have the state `StoppingLeftovers`, and repeat KILL. With other plans, every
 //! exit leads to `Exited`, where `stop` does nothing.
 
-mod clients;
+mod index;
 mod keeper;
 mod line_child;
 mod supervisor;
 
-pub(crate) use self::clients::{ChildIndex, ChildInput, ClientPrograms, process_metrics};
+pub(crate) use self::index::{ChildIndex, ChildInput, process_metrics};
 pub(crate) use self::keeper::Keeper;
 pub use self::keeper::{OnFailure, RestartLimit};
 pub use self::line_child::ProgramPlace;

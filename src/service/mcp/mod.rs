@@ -3,7 +3,7 @@
 //! Requests of revision 2026-07-28 are independent of each other. A small pool of processes answers them ([`pool`]). The revisions before
 //! have sessions ([`session`]), each with a process of its own, or several with one ([`shared`]). If the program supports only older
 //! revisions, requests of 2026-07-28 are translated for a shared process ([`to_older`]). If it supports only 2026-07-28, sessions are
-//! translated ([`to_newer`]). Clients can also use WebSocket on the same path, each with a process of its own.
+//! translated ([`to_newer`]).
 
 mod headers;
 mod held_requests;

@@ -33,6 +33,8 @@ pub struct PipeConfig {
     pub command: Vec<String>,
     /// How messages are separated on the program's standard input and output.
     pub framing: Framing,
+    /// The subprotocols that the program speaks. The server selects the first one that a client offers.
+    pub subprotocols: Vec<String>,
     /// How often a shared program may exit before the server stops.
     pub restart_limit: RestartLimit,
 }
@@ -44,6 +46,7 @@ impl PipeConfig {
             endpoint,
             command: command.into_iter().map(Into::into).collect(),
             framing: Framing::Lines,
+            subprotocols: Vec::new(),
             restart_limit: RestartLimit::default(),
         }
     }

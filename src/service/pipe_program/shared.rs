@@ -10,6 +10,7 @@ use crate::record::{RecordError, state};
 use crate::service::child::{
     Child, ChildEvent, HIGH_WATER, Keeper, LOW_WATER, TurnOutput, describe, process_metrics,
 };
+use crate::service::endpoint;
 use crate::service::framing::Decoder;
 use crate::service::lines::Line;
 use crate::upgrade::Portable;
@@ -204,11 +205,11 @@ impl Service for PipeShared {
         self.config.endpoint.route(request)
     }
 
-    fn accept(&mut self, _: &mut Context, _: &Request<'_>) -> Result<Accept, Rejection> {
+    fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
         if !self.program.is_running() || self.invalid.is_some() {
             return Err(Rejection::unavailable("the program is not running"));
         }
-        Ok(Accept::default())
+        Ok(endpoint::accept(request, &self.config.subprotocols))
     }
 
     fn connected(&mut self, ctx: &mut Context, _: ClientId, _: &Request<'_>) {

@@ -172,16 +172,20 @@ async function with_everything(title, connect) {
   });
 }
 
-/** A session over WebSocket, which the SDK 1.x has. */
-async function with_websocket(title, url) {
+/** A server of each client over WebSocket, for which the SDK 1.x has a transport. */
+async function with_websocket(title) {
   await check(title, async () => {
+    const args = ["pipe", "--subprotocol", "mcp", "--path", "/mcp", "--listen", "127.0.0.1:0", "--no-auth", "--log", "warn"];
+    const server = [process.execPath, EVERYTHING, "stdio"];
+    const { url, stop } = await program(process.env.OUTRIGGER ?? "outrigger", [...args, "--", ...server], { url: (line) => /ws:\S+/.exec(line)?.[0] });
     const { Client } = await load("@modelcontextprotocol/sdk/client/index.js");
     const { WebSocketClientTransport } = await load("@modelcontextprotocol/sdk/client/websocket.js");
     globalThis.WebSocket ??= (await load("ws")).default;
     const client = new Client({ name: "interop-ws", version: "1" }, { capabilities: {} });
-    await client.connect(new WebSocketClientTransport(new URL(url.replace("http", "ws"))));
+    await client.connect(new WebSocketClientTransport(new URL(url)));
     assert.equal(text(await client.callTool({ name: "echo", arguments: { message: "hi" } })), "Echo: hi");
     await client.close();
+    assert.equal(await stop(), 0);
   });
 }
 
@@ -312,7 +316,7 @@ const { url } = started;
 await with_everything("SDK 1.32", () => sdk_1(url));
 await with_everything("SDK 2.4, legacy", () => sdk_2(url, "legacy"));
 await with_everything("SDK 2.4, auto with an older server", () => sdk_2(url, "auto"));
-if (MODE === "outrigger") await with_websocket("SDK 1.32 over WebSocket", url);
+if (MODE === "outrigger") await with_websocket("SDK 1.32 over WebSocket");
 await inspector("Inspector", url, async (run) => {
   assert.ok((await run("tools/list")).tools.some(({ name }) => name === "echo"));
   assert.equal(text(await run("tools/call", "--tool-name", "echo", "--tool-arg", "message=hi")), "Echo: hi");

@@ -1,4 +1,4 @@
-//! The service: HTTP calls and WebSocket connections for the MCP endpoint.
+//! The service: HTTP calls for the MCP endpoint.
 
 mod calls;
 mod limits;
@@ -18,16 +18,14 @@ use super::session::Session;
 use super::shared::SharedServers;
 use super::to_older::ToOlder;
 use crate::record::{RecordError, state};
-use crate::service::AgentPerClient;
-use crate::service::agent::{AgentConfig, AgentProtocol};
 use crate::service::child::{ChildIndex, ChildInput, process_metrics};
 use crate::service::deadlines::Alarm;
 use crate::service::id_map::IdMap;
 use crate::service::jsonrpc::code;
 use crate::upgrade::Portable;
 use crate::{
-    Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Principal, Readiness,
-    Rejection, Report, Request, Route, Service, ServiceId, SourceId, StatusFields, TimerId,
+    ClientId, Context, Metrics, Readiness, Rejection, Report, Request, Route, Service, ServiceId,
+    SourceId, StatusCode, StatusFields, TimerId,
 };
 
 /// The maximum number of sessions that the status lists.
@@ -36,7 +34,12 @@ const MAX_LISTED: usize = 200;
 /// Why the requests fail that a stopping server does not wait for any longer.
 const SHUTTING_DOWN: &str = "Server shutting down";
 
-/// A stdio MCP server on the network: Streamable HTTP, and WebSocket on the same path.
+/// Why a WebSocket handshake is rejected.
+const NO_WEBSOCKET: &str = "MCP is served over Streamable HTTP, not over WebSocket";
+const OTHER_WEBSOCKET: &str =
+    "POST to this URL, or serve the program over WebSocket with 'outrigger pipe --subprotocol mcp'";
+
+/// A stdio MCP server on the network, over Streamable HTTP.
 ///
 /// ```
 /// use outrigger::service::{Mcp, McpConfig};
@@ -68,10 +71,6 @@ pub struct Mcp {
     sweep: Alarm,
     /// Fails the requests that still wait when the server has been stopping for a while.
     last_call: Option<TimerId>,
-    /// Clients that use WebSocket, each with a process of its own.
-    websocket: AgentPerClient,
-    /// The principals of these clients, each of which counts as a session.
-    websocket_clients: IdMap<ClientId, Principal>,
     failure: Option<String>,
     /// The maximum length of a message.
     max_json: usize,
@@ -91,8 +90,6 @@ state!(Mcp {
     keep index,
     sweep,
     keep last_call,
-    into websocket,
-    websocket_clients,
     keep failure,
     keep max_json,
 });
@@ -100,9 +97,6 @@ state!(Mcp {
 impl Mcp {
     /// Creates the service. The first process starts with the server.
     pub fn new(config: McpConfig) -> Self {
-        let mut websocket = AgentConfig::new(config.endpoint.clone(), config.command.clone());
-        websocket.protocol = AgentProtocol::JsonRpc;
-        websocket.place = config.place.clone();
         Self {
             hub: Hub::new(&config),
             pool: Pool::new(&config),
@@ -115,8 +109,6 @@ impl Mcp {
             index: ChildIndex::default(),
             sweep: Alarm::default(),
             last_call: None,
-            websocket: AgentPerClient::new(websocket),
-            websocket_clients: IdMap::default(),
             failure: None,
             max_json: usize::MAX,
             config,
@@ -148,40 +140,11 @@ impl Service for Mcp {
         if !self.config.endpoint.matches(request.path()) {
             return Err(Rejection::not_found());
         }
-        Ok(if request.wants_websocket() {
-            Route::web_socket()
-        } else {
-            Route::call().with_max_body(self.max_json)
-        })
-    }
-
-    fn accept(&mut self, ctx: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {
-        // A process outlives its client by the few seconds that it gets to exit.
-        let stopping = self.websocket.stopping_count();
-        if self.hub.sessions.used() + stopping >= self.config.max_sessions {
-            return Err(Rejection::unavailable("too many sessions"));
+        if request.wants_websocket() {
+            let rejection = Rejection::new(StatusCode::BAD_REQUEST, NO_WEBSOCKET);
+            return Err(rejection.detail(OTHER_WEBSOCKET));
         }
-        self.websocket.accept(ctx, request)
-    }
-
-    fn connected(&mut self, ctx: &mut Context, client: ClientId, request: &Request<'_>) {
-        let principal = ctx.principal(client);
-        let is_sole = ctx.is_sole_principal(client);
-        self.hub.note(&principal, is_sole);
-        if self.hub.sessions.take(&principal, 1).is_err() {
-            ctx.close(
-                client,
-                CloseCode(1013),
-                "Too many sessions of this principal",
-            );
-            return;
-        }
-        self.websocket_clients.insert(client, principal);
-        self.websocket.connected(ctx, client, request);
-    }
-
-    fn message(&mut self, ctx: &mut Context, client: ClientId, message: Message<'_>) {
-        self.websocket.message(ctx, client, message);
+        Ok(Route::call().with_max_body(self.max_json))
     }
 
     fn call(&mut self, ctx: &mut Context, caller: ClientId, request: &Request<'_>, body: &[u8]) {
@@ -208,9 +171,8 @@ impl Service for Mcp {
             }
             return self.start_next_server(ctx);
         };
-        match self.starting.remove(&client) {
-            Some(starting) => self.start_session(ctx, client, starting),
-            None => self.websocket.start_program(ctx, Some(client)),
+        if let Some(starting) = self.starting.remove(&client) {
+            self.start_session(ctx, client, starting);
         }
     }
 
@@ -237,32 +199,15 @@ impl Service for Mcp {
     }
 
     fn drained(&mut self, ctx: &mut Context, client: ClientId) {
-        match self.hub.callers.get(&client) {
-            Some(Call::Session(id, _)) => {
-                if let Some(session) = self.sessions.get_mut(id) {
-                    session.resume(ctx);
-                }
-            }
-            Some(Call::Pool(_) | Call::Translated(..)) => {}
-            None => self.websocket.drained(ctx, client),
+        if let Some(Call::Session(id, _)) = self.hub.callers.get(&client)
+            && let Some(session) = self.sessions.get_mut(id)
+        {
+            session.resume(ctx);
         }
     }
 
-    fn disconnected(&mut self, ctx: &mut Context, client: ClientId, ending: &CloseReason) {
-        if let Some(principal) = self.websocket_clients.remove(&client) {
-            self.hub.sessions.give_back(&principal, 1);
-        }
-        self.websocket.disconnected(ctx, client, ending);
-    }
-
-    fn is_waiting(&self, ctx: &Context, client: ClientId) -> bool {
-        self.hub.callers.contains_key(&client)
-            || self.starting.contains_key(&client)
-            || self.websocket.is_waiting(ctx, client)
-    }
-
-    fn may_idle(&self, ctx: &Context, client: ClientId) -> bool {
-        self.websocket.may_idle(ctx, client)
+    fn is_waiting(&self, _: &Context, client: ClientId) -> bool {
+        self.hub.callers.contains_key(&client) || self.starting.contains_key(&client)
     }
 
     fn draining(&mut self, ctx: &mut Context) {
@@ -274,14 +219,12 @@ impl Service for Mcp {
         }
         let time = ctx.config().drain_timeout * 3 / 4;
         self.last_call = Some(ctx.set_timer(time));
-        self.websocket.draining(ctx);
     }
 
-    fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
+    fn ready(&mut self, ctx: &mut Context, source: SourceId, _: Readiness) {
         let input = ChildInput::Ready(source);
-        match self.index.find(input) {
-            Some(owner) => self.handle_process(ctx, owner, input),
-            None => self.websocket.ready(ctx, source, readiness),
+        if let Some(owner) = self.index.find(input) {
+            self.handle_process(ctx, owner, input);
         }
     }
 
@@ -314,15 +257,12 @@ impl Service for Mcp {
             return self.handle_process(ctx, owner, input);
         }
         // It searches all shared processes, but only starts and restarts set these timers.
-        if !self.handle_shared_timer(ctx, timer) {
-            self.websocket.timer(ctx, timer);
-        }
+        self.handle_shared_timer(ctx, timer);
     }
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         self.hub.callers.keys().copied().for_each(&mut *visit);
         self.starting.keys().copied().for_each(&mut *visit);
-        self.websocket.clients(visit);
     }
 
     fn failure(&self) -> Option<&str> {
@@ -340,7 +280,6 @@ impl Service for Mcp {
         self.pool
             .slots()
             .for_each(|slot| self.note_change(Owner::Pool(slot)));
-        self.websocket.stopping(ctx);
     }
 
     fn is_stopped(&self) -> bool {
@@ -384,7 +323,6 @@ impl Report for Mcp {
             "support": support,
             "pool": self.pool.process_count(),
             "sessions": self.sessions.len(),
-            "websockets": self.websocket_clients.len(),
             "pending_requests": self.pending(),
             "kept_bytes": self.hub.bytes.used(),
             "shared": self.shared.process_count(),
@@ -394,18 +332,8 @@ impl Report for Mcp {
 
     fn metrics(&self, out: &mut Metrics) {
         let counts = self.hub.counts;
-        let started = counts.processes + self.websocket.started();
-        process_metrics(out, self.process_count(), started);
-        out.gauge(
-            "outrigger_mcp_sessions",
-            "Sessions, without WebSocket clients.",
-            self.sessions.len(),
-        );
-        out.gauge(
-            "outrigger_mcp_websockets",
-            "WebSocket clients, each with a process of its own.",
-            self.websocket_clients.len(),
-        );
+        process_metrics(out, self.process_count(), counts.processes);
+        out.gauge("outrigger_mcp_sessions", "Sessions.", self.sessions.len());
         out.gauge(
             "outrigger_mcp_requests_pending",
             "Requests that wait for an answer.",
@@ -419,7 +347,7 @@ impl Report for Mcp {
         for (name, help, value) in [
             (
                 "outrigger_mcp_sessions_total",
-                "Sessions begun, without WebSocket clients.",
+                "Sessions begun.",
                 counts.sessions,
             ),
             (

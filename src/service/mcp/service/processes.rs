@@ -88,7 +88,6 @@ impl Mcp {
         sessions.try_for_each(|session| session.watch_again(ctx))?;
         let mut stopping = self.stopping.values_mut();
         stopping.try_for_each(|stopping| stopping.process.watch_again(ctx))?;
-        self.websocket.watch_again(ctx)?;
         let mut owners: Vec<Owner> = self.pool.slots().map(Owner::Pool).collect();
         owners.extend(self.sessions.keys().copied().map(Owner::Session));
         owners.extend(self.shared.iter().map(|(number, _)| Owner::Shared(number)));
@@ -308,15 +307,13 @@ impl Mcp {
         }
     }
 
-    /// Handles a timer of a shared process. Returns false if it belongs to something else.
-    pub(super) fn handle_shared_timer(&mut self, ctx: &mut Context, timer: TimerId) -> bool {
+    /// Handles a timer of a shared process, if it is one.
+    pub(super) fn handle_shared_timer(&mut self, ctx: &mut Context, timer: TimerId) {
         let mut out = Vec::new();
-        let due = self.shared.handle_timer(ctx, timer, &mut out);
-        if let Some(Some(number)) = due {
+        if let Some(number) = self.shared.handle_timer(ctx, timer, &mut out) {
             self.act(ctx, number, out);
             self.fail_server(ctx, number, "the MCP server has not initialized in time");
         }
-        due.is_some()
     }
 
     /// Starts the next shared process whose start is queued.
@@ -516,11 +513,10 @@ impl Mcp {
 
     /// The number of processes, including those that are being stopped.
     pub(super) fn process_count(&self) -> usize {
-        let websocket = self.websocket.process_count();
         let own = self.sessions.values();
         let own = own.filter(|session| session.process().is_some()).count();
         let shared = self.shared.process_count();
-        self.pool.process_count() + own + shared + self.stopping.len() + websocket
+        self.pool.process_count() + own + shared + self.stopping.len()
     }
 
     pub(super) fn pending(&self) -> usize {

@@ -514,22 +514,22 @@ impl SharedServers {
         Some((*number, out))
     }
 
-    /// Handles a timer. Returns `None` if it belongs to something else, and the number of a process that has not initialized in time.
+    /// Handles a timer. Returns the number of a process that has not initialized in time.
     pub(super) fn handle_timer(
         &mut self,
         ctx: &mut Context,
         timer: TimerId,
         out: &mut Vec<Output>,
-    ) -> Option<Option<u64>> {
+    ) -> Option<u64> {
         for (number, server) in &mut self.servers {
             if server.timer.expire(timer) {
                 let fails = |id: &str| jsonrpc_error(id, code::INTERNAL, "Request timed out", None);
                 server.sessions.end(fails, out);
-                return Some(Some(*number));
+                return Some(*number);
             }
             if server.program.expire(timer) {
                 server.start_if_needed(ctx);
-                return Some(None);
+                return None;
             }
         }
         None
