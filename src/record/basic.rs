@@ -204,19 +204,25 @@ impl Record for Cow<'static, str> {
     }
 }
 
-impl Record for IpAddr {
-    #[inline(never)]
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        self.to_string().into()
-    }
+/// Implements [`Record`] for types that are written as text.
+macro_rules! as_text {
+    ($($type:ty: $expected:literal),*) => {$(
+        impl Record for $type {
+            #[inline(never)]
+            fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
+                self.to_string().into()
+            }
 
-    #[inline(never)]
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let text = String::restore(value, from)?;
-        let wrong = |_| RecordError::new("an IP address is expected");
-        text.parse().map_err(wrong)
-    }
+            #[inline(never)]
+            fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+                let text = String::restore(value, from)?;
+                text.parse().map_err(|_| RecordError::new($expected))
+            }
+        }
+    )*};
 }
+
+as_text!(IpAddr: "an IP address is expected", Uuid: "a UUID is expected");
 
 /// A string, which need not be UTF-8.
 impl Record for OsString {
@@ -249,20 +255,6 @@ impl Record for PathBuf {
     #[inline(never)]
     fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
         OsString::restore(value, from).map(Self::from)
-    }
-}
-
-impl Record for Uuid {
-    #[inline(never)]
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        self.to_string().into()
-    }
-
-    #[inline(never)]
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let text = String::restore(value, from)?;
-        let wrong = |_| RecordError::new("a UUID is expected");
-        text.parse().map_err(wrong)
     }
 }
 

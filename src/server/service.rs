@@ -301,11 +301,11 @@ pub trait Portable {
         None
     }
 
-    /// Whether the service can pass on what it keeps for the clients of this id when the program replaces itself. Otherwise, they get
+    /// Whether the service passes on what it keeps for the clients of this id when the program replaces itself. Otherwise, they get
     /// CLOSE 1012 then.
     fn carries(&self, id: ServiceId) -> bool {
         let _ = id;
-        false
+        true
     }
 
     /// Whether the service can also pass on the calls of this id that wait for its answer, and the streams of events. Otherwise, they

@@ -2,7 +2,7 @@
 
 use super::Endpoint;
 use crate::upgrade::Portable;
-use crate::{ClientId, Context, Message, Rejection, Request, Route, Service, ServiceId};
+use crate::{ClientId, Context, Message, Rejection, Request, Route, Service};
 
 /// Sends every message back to the client that sent it.
 ///
@@ -47,8 +47,5 @@ impl Service for Echo {
     }
 }
 
-impl Portable for Echo {
-    fn carries(&self, _: ServiceId) -> bool {
-        true
-    }
-}
+/// It keeps nothing for its clients, so they pass as they are.
+impl Portable for Echo {}

@@ -20,10 +20,6 @@
 /// `check_state` checks in the rehearsal, too, that the state agrees with the settings. `watch_again` follows if this is no rehearsal.
 macro_rules! passes_on {
     () => {
-        fn carries(&self, _: crate::ServiceId) -> bool {
-            true
-        }
-
         fn save<'a>(&'a self, to: &mut crate::record::Saver<'a>) -> serde_json::Value {
             crate::record::State::save(self, to)
         }

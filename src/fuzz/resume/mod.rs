@@ -343,11 +343,7 @@ impl Service for Ledger {
     }
 }
 
-impl Portable for Ledger {
-    fn carries(&self, _: ServiceId) -> bool {
-        true
-    }
-}
+impl Portable for Ledger {}
 
 #[cfg(test)]
 mod tests {

@@ -283,11 +283,7 @@ impl Outgoing for Witness {
     }
 }
 
-impl Portable for Witness {
-    fn carries(&self, _: ServiceId) -> bool {
-        true
-    }
-}
+impl Portable for Witness {}
 
 impl Witness {
     fn let_go(&self, ctx: &mut Context) {

@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use super::Endpoint;
 use crate::record::record_names;
+use crate::sys::random_uuid;
 use crate::{Accept, Rejection, Request, Route};
 
 /// The query parameter with the session that a client only watches.
@@ -156,9 +157,9 @@ impl AgentConfig {
         Ok(route.with_hint("this agent is only served over WebSocket"))
     }
 
-    /// Accepts a handshake with this connection id, and with the subprotocol `mcp` if the client offers it.
-    fn accept(&self, request: &Request<'_>, connection_id: String) -> Result<Accept, Rejection> {
-        let accept = Accept::default().field("Acp-Connection-Id", connection_id)?;
+    /// Accepts a handshake with a new connection id, and with the subprotocol `mcp` if the client offers it.
+    fn accept(&self, request: &Request<'_>) -> Result<Accept, Rejection> {
+        let accept = Accept::default().field("Acp-Connection-Id", random_uuid().to_string())?;
         let mcp = self.protocol == AgentProtocol::JsonRpc
             && request
                 .list("sec-websocket-protocol")

@@ -12,14 +12,12 @@ use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
 use crate::service::deadlines::Alarm;
 use crate::service::jsonrpc::MessageLine;
 use crate::service::lines::Line;
-use crate::sys::random_uuid;
 use crate::upgrade::Portable;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Histogram, LinkTarget, Message, Metrics,
     Principal, Readiness, Rejection, Report, Request, Route, Scope, Service, ServiceId, SourceId,
     StatusCode, StatusFields, TimerId,
 };
-use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::process::ExitStatus;
 
@@ -306,7 +304,7 @@ impl Service for Agent {
             let rejection = Rejection::unavailable("the agent does not read its input");
             return Err(rejection.because("program_busy"));
         }
-        self.config.accept(request, random_uuid().to_string())
+        self.config.accept(request)
     }
 
     fn share(
@@ -457,14 +455,6 @@ impl Report for Agent {
 }
 
 impl Portable for Agent {
-    fn state_name(&self, id: ServiceId) -> Option<Cow<'_, str>> {
-        (id == ServiceId::ALL).then_some("shared".into())
-    }
-
-    fn carries(&self, _: ServiceId) -> bool {
-        true
-    }
-
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         let Self {
             config,

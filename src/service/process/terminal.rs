@@ -383,10 +383,6 @@ impl Report for Terminal {
 }
 
 impl Portable for Terminal {
-    fn carries(&self, _: ServiceId) -> bool {
-        true
-    }
-
     fn make_portable(&mut self, ctx: &mut Context) {
         self.programs.make_portable(ctx);
     }

@@ -578,10 +578,6 @@ impl Report for Processes {
 }
 
 impl Portable for Processes {
-    fn carries(&self, _: ServiceId) -> bool {
-        true
-    }
-
     fn make_portable(&mut self, ctx: &mut Context) {
         self.refuse_starts(
             ctx,
