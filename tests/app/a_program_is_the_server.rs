@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::Read;
 
 use crate::common::program::Program;
 use crate::common::traces::{TraceFile, eventually, expect_gone};
@@ -42,6 +43,11 @@ fn a_message_over_the_limit_of_json_closes_its_client() {
         wire.send_close(1009);
         assert_eq!(app.event_of("disconnect")["code"], 1009);
     }
+    let mut metrics = Wire::open(address);
+    metrics.send(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n");
+    let mut text = String::new();
+    metrics.stream.read_to_string(&mut text).expect("the end");
+    assert!(text.contains("outrigger_long_json_total 3\n"), "{text}");
 }
 
 #[test]

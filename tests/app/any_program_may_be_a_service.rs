@@ -652,10 +652,11 @@ fn a_subprotocol_that_the_program_speaks_is_selected() {
     for shared in [&["--shared"][..], &[]] {
         let options = ["--subprotocol", "mcp", "--subprotocol", "lsp"];
         let server = pipe(&[&options[..], shared].concat(), "exec cat");
+        let address = server.address();
         for (offered, selected) in [("x, lsp, mcp", "lsp"), ("mcp", "mcp"), ("x", "")] {
             let request = String::from_utf8(crate::common::request("/")).expect("ASCII");
             let field = format!("Sec-WebSocket-Protocol: {offered}\r\nHost");
-            let mut wire = Wire::open(server.address());
+            let mut wire = Wire::open(address);
             wire.send(request.replacen("Host", &field, 1).as_bytes());
             let head = wire.read_head();
             let found = head

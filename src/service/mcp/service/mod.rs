@@ -37,7 +37,7 @@ const SHUTTING_DOWN: &str = "Server shutting down";
 /// Why a WebSocket handshake is rejected.
 const NO_WEBSOCKET: &str = "MCP is served over Streamable HTTP, not over WebSocket";
 const OTHER_WEBSOCKET: &str =
-    "POST to this URL, or serve the program over WebSocket with 'outrigger pipe --subprotocol mcp'";
+    "send requests to this URL with POST; to serve a program over WebSocket, use 'outrigger pipe'";
 
 /// A stdio MCP server on the network, over Streamable HTTP.
 ///
