@@ -260,6 +260,10 @@ pub fn envelope(data: &[u8]) {
             }
             // Of equal keys, the oracle knows the last one only.
             for (places, anywhere) in [(Places::Schema, false), (Places::Anywhere, true)] {
+                // The schema has one of the spellings that a response may have.
+                if spellings > 1 && !anywhere {
+                    continue;
+                }
                 let Ok(named) = Named::find(&envelope, places) else {
                     continue;
                 };
@@ -290,7 +294,7 @@ fn nesting(text: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::random::{Random, rounds};
 
     const STREAMS: [&[u8]; 8] = [
         b"Content-Length: 5\r\n\r\nhelloContent-Type: x; charset=utf-8\r\ncontent-length:\t2\r\n\r\n{}",
@@ -333,7 +337,7 @@ mod tests {
     #[test]
     fn mutated_streams_agree_with_a_naive_decoder() {
         let mut random = Random::new(91);
-        for _ in 0..40_000 {
+        for _ in 0..rounds(40_000) {
             let mut data = random.bytes(3);
             data.resize(4, 2);
             for _ in 0..=random.below(3) {
@@ -361,10 +365,22 @@ mod tests {
     }
 
     #[test]
+    fn params_of_a_response_name_no_session() {
+        // The bug: this oracle, not the parser, read them.
+        for text in [
+            r#"{"jsonrpc":"2.0","id":1,"result":{},"params":{"sessionId":"s"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"m"},"params":{"sessionId":"s"}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{"session_id":"s","sessionId":"t"}}"#,
+        ] {
+            envelope(text.as_bytes());
+        }
+    }
+
+    #[test]
     fn mutated_messages_are_parsed_as_serde_json_parses_them() {
         let mut random = Random::new(6);
         let seed = br#"{"jsonrpc":"2.0","id":1,"method":"x","params":{"sessionId":"a","_meta":{"outrigger":{"resumeToken":"t"},"progressToken":1}}}"#;
-        for _ in 0..50_000 {
+        for _ in 0..rounds(50_000) {
             let mut data = seed.to_vec();
             for _ in 0..random.below(5) {
                 let at = random.below(data.len());
@@ -373,8 +389,9 @@ mod tests {
             envelope(&data);
         }
         let seed = br#"{"jsonrpc":"2.0","id":1,"method":"x","params":{"session_id":"a","x":[{"parentSessionId":"b","content":{"sessions":["c"]}}],"_meta":{"y":{"session":{"id":["d"]}}}}}"#;
-        for _ in 0..50_000 {
-            let mut data = seed.to_vec();
+        let response = br#"{"jsonrpc":"2.0","id":1,"result":{"session_id":"a","_meta":{"y":{"sessionId":"d"}}},"params":{"sessionId":"a"}}"#;
+        for round in 0..rounds(50_000) {
+            let mut data = if round % 2 == 0 { &seed[..] } else { response }.to_vec();
             for _ in 0..random.below(5) {
                 let at = random.below(data.len());
                 data[at] = b"{}[],:\"\\sSdi-_ x"[random.below(16)];
