@@ -210,7 +210,93 @@ def process_calls():
             yield (path + "\0" * 60)[:60].encode() + body.encode()
 
 
+def app_commands():
+    for command in [
+        '"cmd":"send","client":"c2.1","text":"hi\\u0020"',
+        '"cmd":"broadcast","binary":"AP8=","except":["c2.1","c3"],"path":"/x"',
+        '"cmd":"broadcast","text":"a","except":null,"path":null',
+        '"cmd":"subscribe","client":"c2.1","topic":"a b","keep":"latest"',
+        '"cmd":"unsubscribe","client":"c2.1","topic":"x"',
+        '"cmd":"publish","topic":"x","text":"","except":[]',
+        '"cmd":"topics","id":[1,{"a":null}],"client":"c2.1"',
+        '"cmd":"topics","topic":"x"',
+        '"cmd":"close","client":"c2.1","code":4000,"reason":"over"',
+        '"cmd":"status","id":7.50',
+        '"cmd":"shutdown"',
+    ]:
+        yield f"{{{command}}}".encode()
+        yield f" {{ {command},{command} }} ".encode()
+        yield f'{{{command},"unknown":1}}'.encode()
+
+
+def cookies():
+    """The target, and before each field the seconds that pass."""
+    fields = [
+        b"node=one",
+        b" node = two ; HttpOnly; SameSite=Lax; Path=/",
+        b"a=b; Domain=.Example.ORG; Path=/x",
+        b"b=1; Max-Age=60; Expires=Wed, 21 Oct 2015 07:28:00 GMT",
+        b"c=1; Secure",
+        b"a=; Max-Age=0",
+    ]
+    for target in range(5):
+        yield bytes([target]) + b"\n".join(b"\x02" + field for field in fields)
+        yield bytes([target]) + b"\n".join(b"\x01c%d=1" % number for number in range(40))
+
+
+def attached():
+    """Each message has its kind and its length before it."""
+    event = lambda kind, text=b"": step(8 * kind + 6, text)
+    texts = [b"plain\r\n", b"\x1b[?1049h vim \x1b[?25l", b"\x1b[?1;47h", b"\x1bc"]
+    for options in range(2):
+        role = bytes([options]) + event(9, b"writer")
+        for text in texts:
+            yield role + step(0, text) + event(1, text) + step(2) + step(3, b"") + event(3, text) + event(5, b"SIGKILL")
+            yield role + step(0, text) + event(6, text) + event(8, text) + event(7, b"\x1b]0;x\x07")
+        yield role + step(248, b"x" * 250) * 4 + step(2) + step(3) + step(5, b'{"type":"size","rows":24,"cols":80}')
+        yield bytes([options]) + event(0, b"2f1c4a52-6f0c-4c5c-9a53-0b54a8b0e1c3") + event(9, b"viewer") + event(5)
+        yield bytes([options]) + step(0, b"no role")
+
+
+def restorations():
+    source = random.Random(24)
+    initialize = bytes([0, 0, 5])
+    for abilities in range(8):
+        # Sessions are opened, get settings and run, and the connection is lost.
+        plan = initialize + bytes([abilities, 1, 0, 5, 0, 1, 65, 5, 9, 4, 5, 5, 0, 4, 97, 5, 0, 9, 0, 10, 49, 251, 255, 10, 37])
+        yield bytes([0]) + plan + bytes([251, 96])
+        yield bytes([0]) + plan + bytes(source.randrange(256) for _ in range(200))
+    lines = [
+        '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}',
+        '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"agentCapabilities":{"loadSession":true}}}',
+        '{"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"/","mcpServers":[]}}',
+        '{"jsonrpc":"2.0","id":2,"result":{"sessionId":"s","_meta":{"outrigger":{"resumeToken":"t"}}}}',
+        '{"jsonrpc":"2.0","id":3,"method":"session/set_mode","params":{"sessionId":"s","modeId":"m"}}',
+        '{"jsonrpc":"2.0","id":3,"result":null}',
+    ]
+    yield b"\xff" + "\n".join(lines).encode()
+
+
+def tls():
+    """Conversations: the first byte selects the roles and the version. Both sides write, and the network carries all of it or a part."""
+    source = random.Random(8446)
+    write_peer, carry, carry_all, read, write_stream, read_peer, renew, exchange = 0, 1, 3, 4, 6, 9, 10, 27
+    for options in [0, 1, 2, 4, 0x2D, 0x80, 0x81, 0x82, 0xC0, 0xC1]:
+        talk = bytes([exchange, 9] * 4) + bytes([write_peer, 200, carry_all, 0, read, 40, write_stream, 100, read_peer, 0])
+        yield bytes([options]) + talk
+        yield bytes([options]) + bytes([carry, 7, read, 1, read_peer, 0] * 12) + talk + bytes([renew, 0]) + talk
+        # Either side ends, and a byte is corrupted.
+        yield bytes([options]) + talk + bytes([11, 0]) + talk + bytes([12, 0, carry_all, 0])
+        yield bytes([options]) + talk + bytes([write_peer, 90, 13, 3, carry_all, 0, read, 200])
+        yield bytes([options]) + bytes(source.randrange(256) for _ in range(120))
+
+
 write("calls", calls())
+write("app_command", app_commands())
+write("attach", attached())
+write("cookies", cookies())
+write("restoration", restorations())
+write("tls", tls())
 write("attachments", attachments())
 write(
     "control",

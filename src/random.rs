@@ -1,5 +1,14 @@
 //! Reproducible pseudo-random numbers for tests.
 
+/// The number of rounds that a test with random input runs: `all`, or a fifth if the variable `OUTRIGGER_ALL_ROUNDS` is not set.
+/// `fuzz/run.sh` sets it, so that `cargo test` stays fast.
+pub(crate) fn rounds(all: usize) -> usize {
+    match std::env::var_os("OUTRIGGER_ALL_ROUNDS") {
+        Some(_) => all,
+        None => all.div_ceil(5),
+    }
+}
+
 /// A linear congruential generator: small, and good enough to stir test cases.
 #[derive(Debug)]
 pub(crate) struct Random(u64);

@@ -497,12 +497,12 @@ fn run(data: &[u8], upgrades: bool) -> Vec<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::random::{Random, rounds};
 
     #[test]
     fn random_operations_keep_every_message_with_its_owner() {
         let mut random = Random::new(7);
-        for _ in 0..2000 {
+        for _ in 0..rounds(2000) {
             router(&random.bytes(1500));
         }
     }

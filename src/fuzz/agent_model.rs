@@ -188,7 +188,11 @@ pub(super) fn sessions_named(message: &Value, anywhere: bool) -> HashSet<String>
         collect(message, false, &mut named);
         return named;
     }
-    let body = message.get("params").or_else(|| message.get("result"));
+    // `params` of a response have no meaning.
+    let body = match message.get("method") {
+        Some(_) => message.get("params"),
+        None => message.get("result"),
+    };
     for (key, value) in body.and_then(Value::as_object).into_iter().flatten() {
         if is_spelling_of(key, "sessionId") {
             named.extend(value.as_str().map(str::to_owned));

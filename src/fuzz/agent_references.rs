@@ -289,12 +289,12 @@ fn is_same_value(one: &str, other: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::random::{Random, rounds};
 
     #[test]
     fn random_operations_keep_every_reference_with_its_client() {
         let mut random = Random::new(11);
-        for _ in 0..2000 {
+        for _ in 0..rounds(2000) {
             references(&random.bytes(1500));
         }
     }

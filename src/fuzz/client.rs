@@ -298,12 +298,12 @@ fn converse(options: u8, plan: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use crate::random::Random;
+    use crate::random::{Random, rounds};
 
     #[test]
     fn a_client_and_a_server_understand_each_other() {
         let mut random = Random::new(23);
-        for _ in 0..2000 {
+        for _ in 0..rounds(2000) {
             super::client(&random.bytes(200));
         }
     }

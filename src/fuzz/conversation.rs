@@ -362,12 +362,12 @@ fn conversation(handshake: bool, mut plan: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::random::{Random, rounds};
 
     #[test]
     fn generated_calls() {
         let mut random = Random::new(31);
-        for _ in 0..3000 {
+        for _ in 0..rounds(3000) {
             calls(&random.bytes(500));
         }
     }
@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn generated_conversations() {
         let mut random = Random::new(3);
-        for _ in 0..5000 {
+        for _ in 0..rounds(5000) {
             connection(&random.bytes(400));
         }
     }
@@ -397,7 +397,7 @@ mod tests {
     #[test]
     fn thresholds_and_splits_do_not_change_a_conversation() {
         let mut random = Random::new(4);
-        for round in 0..60u8 {
+        for round in 0..rounds(60) as u8 {
             let mut stream = UPGRADE.to_vec();
             for _ in 0..6 {
                 // Lengths around the thresholds of release builds: 128 KiB for rooms, 64 KiB for kept buffers.

@@ -217,12 +217,12 @@ fn any_messages(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::random::{Random, rounds};
 
     #[test]
     fn generated_compressed_messages() {
         let mut random = Random::new(51);
-        for _ in 0..1500 {
+        for _ in 0..rounds(1500) {
             deflate(&random.bytes(400));
         }
     }

@@ -111,7 +111,7 @@ fn naive(bytes: &[u8]) -> Events {
 
 #[cfg(test)]
 mod tests {
-    use crate::random::Random;
+    use crate::random::{Random, rounds};
 
     #[test]
     fn responses_and_events_do_not_depend_on_how_they_are_split() {
@@ -134,7 +134,7 @@ mod tests {
             b"HTTP/1.1 100 Continue\r\n\r\n",
         ];
         let mut random = Random::new(23);
-        for _ in 0..20_000 {
+        for _ in 0..rounds(20_000) {
             let mut data = vec![random.below(20) as u8];
             for _ in 0..random.below(12) {
                 data.extend_from_slice(parts[random.below(parts.len())]);

@@ -134,7 +134,7 @@ fn agrees(request: &Request<'_>, body: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::random::{Random, rounds};
 
     /// Pieces of heads, messages and lists of tools.
     const PIECES: [&str; 32] = [
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn generated_requests_keep_the_rules() {
         let mut random = Random::new(19);
-        for _ in 0..3000 {
+        for _ in 0..rounds(3000) {
             let mut data = String::new();
             for _ in 0..random.below(16) {
                 data.push_str(PIECES[random.below(PIECES.len())]);

@@ -354,12 +354,12 @@ impl World {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::random::{Random, rounds};
 
     #[test]
     fn each_request_of_a_translated_session_is_answered_once_with_its_own() {
         let mut random = Random::new(72);
-        for _ in 0..4000 {
+        for _ in 0..rounds(4000) {
             let length = 2 * random.below(100);
             let data: Vec<u8> = (0..length).map(|_| random.byte()).collect();
             mcp_newer(&data);

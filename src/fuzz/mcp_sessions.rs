@@ -476,12 +476,12 @@ impl World {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::random::{Random, rounds};
 
     #[test]
     fn nothing_crosses_between_sessions_that_share_a_process() {
         let mut random = Random::new(35);
-        for _ in 0..4000 {
+        for _ in 0..rounds(4000) {
             let length = 1 + 2 * random.below(120);
             let mut data: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
             // Most worlds begin with two sessions and a process that is ready.

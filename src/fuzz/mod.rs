@@ -18,6 +18,10 @@
 //! | [`router`] | operations of clients and an agent, and upgrades | every message reaches only its owner; an upgrade changes nothing that is sent; the requests of a batch are answered together; tables stay bounded; progress tokens and ids are restored |
 //! | [`framing`] | a stream of framed messages | the messages are those of a naive decoder, for any cuts |
 //! | [`mcp`] | a request to an MCP endpoint, and tools | what is accepted agrees with its head; messages keep all but their ids |
+//! | [`app_command`] | a command of an app | a naive parser reads the same command |
+//! | [`cookies`] | fields that set cookies | the cookies that go back are those of a naive jar; limits hold |
+//! | [`restoration`] | what a client and an agent said before a cut, and what the agent says after it | the requests that open the sessions again are those of a model; any messages are remembered or not, without a panic |
+//! | [`attach`] | messages of a server to a terminal | the output is that of a naive client; no other text controls the terminal |
 //! | [`screen`] | the output of a program on a terminal | the screen depends neither on how the output is split nor on when it is laid out; a snapshot and the rest of the output show the same; no panic |
 //! | [`mcp_newer`] | operations of a session in front of an MCP server of 2026-07-28, and upgrades | each request is answered once, with what belongs to it; input reaches the request that needs it; nothing is left |
 //! | [`mcp_older`] | operations of clients of revision 2026-07-28 that share an older MCP server, of the server, and upgrades | every message reaches only its call; a state continues one call of its principal, once; what is kept is bounded, and nothing is left |
@@ -38,8 +42,14 @@ mod agent_checks;
 mod agent_model;
 #[cfg(feature = "server")]
 mod agent_references;
+#[cfg(feature = "server")]
+mod app;
+#[cfg(feature = "client")]
+mod attach;
 mod client;
 mod conversation;
+#[cfg(feature = "server")]
+mod cookies;
 #[cfg(feature = "deflate")]
 mod deflate;
 mod exchange;
@@ -57,6 +67,8 @@ mod mcp_sessions;
 mod process;
 pub(crate) mod protocol;
 #[cfg(feature = "server")]
+mod restoration;
+#[cfg(feature = "server")]
 mod resume;
 #[cfg(feature = "screen")]
 mod screen;
@@ -65,8 +77,14 @@ mod server;
 
 #[cfg(feature = "server")]
 pub use agent::router;
+#[cfg(feature = "server")]
+pub use app::app_command;
+#[cfg(feature = "client")]
+pub use attach::attach;
 pub use client::client;
 pub use conversation::{calls, connection};
+#[cfg(feature = "server")]
+pub use cookies::cookies;
 #[cfg(feature = "deflate")]
 pub use deflate::deflate;
 pub use exchange::exchange;
@@ -84,6 +102,8 @@ pub use mcp_sessions::mcp_sessions;
 pub use process::{attachments, control, process_calls};
 pub use protocol::{frame_header, handshake, proxy_header};
 #[cfg(feature = "server")]
+pub use restoration::restoration;
+#[cfg(feature = "server")]
 pub use resume::resume;
 #[cfg(feature = "screen")]
 pub use screen::{ScreenProbe, follow_screen, screen};
@@ -98,12 +118,12 @@ pub fn tls(data: &[u8]) {
 
 #[cfg(all(test, feature = "tls"))]
 mod tests {
-    use crate::random::Random;
+    use crate::random::{Random, rounds};
 
     #[test]
     fn both_sides_of_tls_get_what_the_other_has_sent() {
         let mut random = Random::new(17);
-        for _ in 0..500 {
+        for _ in 0..rounds(500) {
             super::tls(&random.bytes(120));
         }
     }

@@ -692,12 +692,12 @@ pub fn process_calls(data: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::random::{Random, rounds};
 
     #[test]
     fn random_operations_on_readers() {
         let mut random = Random::new(72);
-        for _ in 0..600 {
+        for _ in 0..rounds(600) {
             attachments(&random.bytes(400));
         }
     }
@@ -715,7 +715,7 @@ mod tests {
             br#"/1/input                                                    {"text":"ls","keys":["Enter","C-c","S-F5"],"paste":"\u001bq"}"#,
             br#"/1/wait                                                     {"text":"a","regex":"^a{2}(b|c)$","idle_ms":9,"timeout_ms":99}"#,
         ] {
-            for _ in 0..3000 {
+            for _ in 0..rounds(3000) {
                 let mut data = good.to_vec();
                 for _ in 0..random.below(4) {
                     let at = random.below(data.len());

@@ -296,7 +296,7 @@ pub(crate) fn visit_server_frames(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::random::{Random, rounds};
 
     #[test]
     fn generated_handshakes() {
@@ -304,7 +304,7 @@ mod tests {
         let good: &[u8] =
             b"GET /a HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
-        for _ in 0..3000 {
+        for _ in 0..rounds(3000) {
             let mut data = good.to_vec();
             for _ in 0..random.below(4) {
                 let at = random.below(data.len());
@@ -340,7 +340,7 @@ mod tests {
             "0",
             "\u{e9}",
         ];
-        for _ in 0..5000 {
+        for _ in 0..rounds(5000) {
             let mut head = "GET / HTTP/1.1\r\nHost: h\r\nX-Forwarded-For: ".to_owned();
             for _ in 0..random.below(14) {
                 head += pieces[random.below(pieces.len())];
@@ -370,7 +370,7 @@ mod tests {
         let binary = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0cGET /";
         for good in [&text[..], binary] {
             proxy_header(good);
-            for _ in 0..3000 {
+            for _ in 0..rounds(3000) {
                 let mut data = good.to_vec();
                 for _ in 0..random.below(3) {
                     let at = random.below(data.len());

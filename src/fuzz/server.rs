@@ -157,12 +157,12 @@ fn operate(world: &mut World, operation: u8, argument: u8, plan: &mut &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::random::{Random, rounds};
 
     #[test]
     fn after_operations_in_any_order_every_client_has_disconnected() {
         let mut random = Random::new(4);
-        for _ in 0..2000 {
+        for _ in 0..rounds(2000) {
             operations(&random.bytes(600));
         }
     }
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn connections_of_the_service_end_once_and_lose_no_message() {
         let mut random = Random::new(5);
-        for run in 0..600 {
+        for run in 0..rounds(600) {
             let mut data = random.bytes(50 + run % 900);
             if data.is_empty() {
                 continue;

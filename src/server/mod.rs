@@ -73,6 +73,8 @@ pub(crate) use limits::capacity::too_little_memory;
 pub use observe::counters::Traffic;
 pub use observe::metrics::{Histogram, Metrics};
 pub use observe::status::{ClientStatus, ResumeStatus, Status, StatusFields, StatusValue};
+#[cfg(any(test, fuzzing))]
+pub(crate) use outgoing::Cookies;
 pub use outgoing::{Connect, ConnectError, ParseTargetError, Proxies, Retry, Target};
 #[cfg(feature = "cli")]
 pub(crate) use requests::admin::is_reserved_path;

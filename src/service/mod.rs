@@ -46,7 +46,7 @@ pub mod app;
 #[cfg(feature = "client")]
 pub(crate) mod attach;
 mod child;
-mod connect;
+pub(crate) mod connect;
 mod deadlines;
 mod echo;
 mod endpoint;

@@ -585,12 +585,12 @@ impl World {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::random::{Random, rounds};
 
     #[test]
     fn each_call_to_a_translated_server_gets_its_own_messages_and_input() {
         let mut random = Random::new(2026);
-        for _ in 0..600 {
+        for _ in 0..rounds(600) {
             let length = 1 + 2 * random.below(120);
             let mut data: Vec<u8> = (0..length).map(|_| random.byte()).collect();
             // Six of eight worlds begin with two calls and ready processes, and one with a call that was asked two questions.

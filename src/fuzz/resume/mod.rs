@@ -348,12 +348,12 @@ impl Portable for Ledger {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use crate::random::{Random, rounds};
 
     #[test]
     fn clients_that_resume_lose_no_message_whatever_is_cut() {
         let mut random = Random::new(16);
-        for _ in 0..3000 {
+        for _ in 0..rounds(3000) {
             resume(&random.bytes(400));
         }
     }

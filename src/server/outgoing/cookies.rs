@@ -34,7 +34,7 @@ impl Cookie {
 
 /// The cookies of the server of one target.
 #[derive(Default)]
-pub(super) struct Cookies(Vec<Cookie>);
+pub(crate) struct Cookies(Vec<Cookie>);
 
 /// Shows no values, which may be secret.
 impl fmt::Debug for Cookies {
@@ -46,7 +46,7 @@ impl fmt::Debug for Cookies {
 
 impl Cookies {
     /// Handles a Set-Cookie field in a response of the target (section 5.2).
-    pub(super) fn set(&mut self, field: &[u8], target: &Target, now: SystemTime) {
+    pub(crate) fn set(&mut self, field: &[u8], target: &Target, now: SystemTime) {
         let Some((mut cookie, attributes)) = parse(field) else {
             return;
         };
@@ -85,7 +85,7 @@ impl Cookies {
     }
 
     /// The value of the Cookie field for a request to the target, if there are cookies.
-    pub(super) fn field(&self, target: &Target, now: SystemTime) -> Option<String> {
+    pub(crate) fn field(&self, target: &Target, now: SystemTime) -> Option<String> {
         let is_sent = |cookie: &&Cookie| {
             cookie.expires.is_none_or(|expires| expires > now)
                 && (target.is_tls() || !cookie.is_secure)

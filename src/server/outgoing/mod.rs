@@ -13,7 +13,7 @@ mod target;
 
 pub(super) use self::answer::handle_answer;
 pub(super) use self::attempt::{Failures, Outgoing, Phase, Requesting, Returning};
-use self::cookies::Cookies;
+pub(crate) use self::cookies::Cookies;
 pub use self::error::ConnectError;
 pub use self::proxies::Proxies;
 pub(super) use self::resolver::{Resolved, Resolver};

@@ -26,7 +26,7 @@ use std::time::Duration;
 use super::Endpoint;
 use crate::record::record_names;
 use crate::sys::random_uuid;
-use crate::{Accept, Rejection, Request, Route};
+use crate::{Accept, Rejection, Request};
 
 /// The query parameter with the session that a client only watches.
 const WATCH: &str = "watch";
@@ -149,12 +149,6 @@ impl AgentConfig {
             answer_timeout: None,
             sessions_may_idle: true,
         }
-    }
-
-    /// Routes a request for the endpoint.
-    fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
-        let route = self.endpoint.route(request)?;
-        Ok(route.with_hint("this agent is only served over WebSocket"))
     }
 
     /// Accepts a handshake with a new connection id, and with the subprotocol `mcp` if the client offers it.

@@ -292,8 +292,9 @@ impl Service for Agent {
 
     /// A client with the scope `watch` may observe sessions; see the router.
     fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
-        let route = self.config.route(request);
-        Ok(route.unwrap_or_else(Route::from).with_scope(Scope::Watch))
+        let route = self.config.endpoint.route(request);
+        let route = route.unwrap_or_else(Route::from).with_scope(Scope::Watch);
+        Ok(route.with_hint("this agent is only served over WebSocket"))
     }
 
     fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {

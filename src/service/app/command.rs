@@ -15,7 +15,7 @@ const MAX_REASON: usize = 123;
 
 /// A command.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum AppCommand {
+pub(crate) enum AppCommand {
     Send {
         client: ClientId,
         data: OwnedMessage,
@@ -59,7 +59,7 @@ pub(super) enum AppCommand {
 
 /// The topics that a program asks for.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum TopicsOf {
+pub(crate) enum TopicsOf {
     /// All topics, each with the number of its members.
     All,
     /// The topics of a client.
@@ -95,11 +95,11 @@ const MAX_ID: usize = 1024;
 
 /// The fields of a command, with their values as JSON text. A line with many small values thus needs no more memory than
 /// its bytes.
-pub(super) struct CommandFields<'a>(Vec<(Cow<'a, str>, &'a str)>);
+pub(crate) struct CommandFields<'a>(Vec<(Cow<'a, str>, &'a str)>);
 
 impl<'a> CommandFields<'a> {
     /// Reads the fields of a line.
-    pub(super) fn read(line: &'a [u8]) -> Result<Self, String> {
+    pub(crate) fn read(line: &'a [u8]) -> Result<Self, String> {
         let text = std::str::from_utf8(line).map_err(|error| format!("not UTF-8: {error}"))?;
         let mut skimmer = Skimmer::new(text);
         if skimmer.peek() != Some(b'{') {
@@ -161,7 +161,7 @@ fn not_json(text: &str) -> String {
 
 impl AppCommand {
     /// Parses a command.
-    pub(super) fn parse(mut fields: CommandFields<'_>) -> Result<Self, String> {
+    pub(crate) fn parse(mut fields: CommandFields<'_>) -> Result<Self, String> {
         let name = fields.take_text("cmd")?.ok_or("\"cmd\" is missing")?;
         let command = match name.as_str() {
             "send" => Self::Send {

@@ -4,7 +4,7 @@
 //! nothing else.
 
 mod backend;
-mod command;
+pub(crate) mod command;
 mod events;
 
 use std::time::Duration;

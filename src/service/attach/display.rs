@@ -22,14 +22,14 @@ const RESET: &[u8] = b"\x1b[m\x1b[?25h\x1b[?1l\x1b>\x1b[?1000;1002;1003;1004;100
 /// The program's output on standard output.
 #[derive(Debug)]
 pub(super) struct Display {
-    writer: Writer,
+    pub(super) writer: Writer,
     /// The program's standard error, if it has any of its own.
-    errors: Option<Writer>,
-    screen: Screen,
-    is_terminal: bool,
+    pub(super) errors: Option<Writer>,
+    pub(super) screen: Screen,
+    pub(super) is_terminal: bool,
     /// The offset of the next byte of the program's output.
-    offset: u64,
-    is_full: bool,
+    pub(super) offset: u64,
+    pub(super) is_full: bool,
 }
 
 impl Display {
@@ -158,7 +158,7 @@ const ESC: u8 = 0x1b;
 
 /// The state of the terminal's screen.
 #[derive(Debug, Default)]
-struct Screen {
+pub(super) struct Screen {
     is_alternate: bool,
     state: State,
     /// The value of the number read so far.

@@ -13,6 +13,8 @@ mod display;
 mod input;
 mod keyboard;
 mod signals;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod simulation;
 
 use std::cell::RefCell;
 use std::io::{self, IsTerminal};

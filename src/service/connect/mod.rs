@@ -14,8 +14,8 @@ mod input;
 mod inquiry;
 mod output;
 mod requests;
-mod restoration;
-mod sessions;
+pub(crate) mod restoration;
+pub(crate) mod sessions;
 mod stdin;
 #[cfg(test)]
 mod tests;

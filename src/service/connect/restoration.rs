@@ -28,7 +28,7 @@ enum Step {
 
 /// What a message on the new connection means for a restoration.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(crate) enum Progress {
     /// It has nothing to do with the restoration.
     Unrelated,
     /// The message is for the restoration alone.
@@ -43,7 +43,7 @@ pub(super) enum Progress {
 
 /// Repeats `initialize` on a new connection and opens the sessions there again.
 #[derive(Debug, Default)]
-pub(super) struct Restoration {
+pub(crate) struct Restoration {
     /// The sessions that are left, and the steps that are left for the first of them.
     left: VecDeque<String>,
     steps: VecDeque<Step>,
@@ -56,7 +56,7 @@ pub(super) struct Restoration {
 
 impl Restoration {
     /// Begins on a new connection. Returns the first request.
-    pub(super) fn begin(sessions: &Sessions) -> (Self, String) {
+    pub(crate) fn begin(sessions: &Sessions) -> (Self, String) {
         let mut restoration = Self {
             left: sessions.open.iter().map(|one| one.id.clone()).collect(),
             steps: VecDeque::from([Step::Initialize]),
@@ -67,7 +67,7 @@ impl Restoration {
     }
 
     /// Handles a message of the remote side.
-    pub(super) fn handle(&mut self, sessions: &mut Sessions, text: &str) -> Progress {
+    pub(crate) fn handle(&mut self, sessions: &mut Sessions, text: &str) -> Progress {
         let Ok(envelope) = Envelope::parse(text) else {
             return Progress::Unrelated;
         };

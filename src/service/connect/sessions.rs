@@ -19,7 +19,7 @@ const MAX_SETTINGS: usize = 32;
 
 /// The local side's `initialize` and its sessions.
 #[derive(Debug, Default)]
-pub(super) struct Sessions {
+pub(crate) struct Sessions {
     /// The parameters of `initialize`, as JSON.
     pub(super) initialize: Box<str>,
     /// The result of `initialize`, as JSON. Nothing is remembered before it.
@@ -67,7 +67,7 @@ pub(super) struct Session {
 
 impl Sessions {
     /// Handles a message from the local side.
-    pub(super) fn handle_local(&mut self, envelope: &Envelope<'_>) {
+    pub(crate) fn handle_local(&mut self, envelope: &Envelope<'_>) {
         let MessageKind::Request { method, id } = &envelope.kind else {
             return;
         };
@@ -105,7 +105,7 @@ impl Sessions {
     }
 
     /// Handles a message from the remote side.
-    pub(super) fn handle_remote(&mut self, envelope: &Envelope<'_>) {
+    pub(crate) fn handle_remote(&mut self, envelope: &Envelope<'_>) {
         match &envelope.kind {
             MessageKind::Response { id, result } if !self.asked.is_empty() => {
                 let asked = self.asked.remove(&IdKey::of(&envelope.text[id.clone()]));
@@ -189,7 +189,7 @@ impl Sessions {
     }
 
     /// The connection was lost, and with it the pending requests for which `is_sent` is true.
-    pub(super) fn handle_loss(&mut self, is_sent: impl Fn(&IdKey) -> bool) {
+    pub(crate) fn handle_loss(&mut self, is_sent: impl Fn(&IdKey) -> bool) {
         self.asked.retain(|id, _| !is_sent(id));
         for session in &mut self.open {
             session.was_running |= std::mem::take(&mut session.is_running);
@@ -212,7 +212,7 @@ impl Sessions {
     }
 
     /// Whether another connection can take the place of one that was lost.
-    pub(super) fn can_be_restored(&self) -> bool {
+    pub(crate) fn can_be_restored(&self) -> bool {
         let Some(result) = &self.initialized else {
             return false;
         };
@@ -222,12 +222,12 @@ impl Sessions {
     }
 
     /// The result of `initialize` for a local side that sends it again after a restoration.
-    pub(super) fn initialized(&self) -> Option<&str> {
+    pub(crate) fn initialized(&self) -> Option<&str> {
         self.initialized.as_deref()
     }
 
     /// The number of open sessions.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.open.len()
     }
 }

@@ -37,8 +37,7 @@ use crate::sys::random_uuid;
 use crate::upgrade::Portable;
 use crate::{
     Accept, ClientId, CloseReason, Context, LinkTarget, Message, Metrics, Readiness, Rejection,
-    Report, Request, Response, Route, Scope, Service, ServiceId, SourceId, StatusCode,
-    StatusFields, TimerId,
+    Report, Request, Response, Route, Scope, Service, SourceId, StatusCode, StatusFields, TimerId,
 };
 
 /// How long a client that has half-closed its connection is kept while it has unread output and takes nothing.
