@@ -738,7 +738,7 @@ fn a_failure_exits_with_1_even_if_standard_error_is_closed() {
 #[test]
 fn the_server_survives_running_out_of_descriptors() {
     // A shell sets the limit.
-    let script = "ulimit -n 40; exec \"$0\" echo --listen 127.0.0.1:0 --handshake-timeout 0";
+    let script = "ulimit -n 40; exec \"$0\" echo --listen 127.0.0.1:0 --handshake-timeout 0 --ping-interval 0";
     let program =
         Program::spawn(Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_outrigger")]));
     let address = program.address();

@@ -9,7 +9,7 @@ use std::time::Instant;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use super::traces::descendants;
+use super::traces::{descendants, is_zombie};
 use super::{PATIENCE, POLL_INTERVAL};
 
 /// Runs a command that ends by itself, and returns its output.
@@ -259,15 +259,30 @@ impl Log {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // A killed server cannot end the processes that its programs have started.
-        let descendants = match self.child.try_wait() {
-            Ok(None) => descendants(self.child.id()),
-            _ => Vec::new(),
-        };
+        if let Ok(None) = self.child.try_wait() {
+            end_descendants(self.child.id());
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
-        for pid in descendants {
+    }
+}
+
+/// Ends the processes that a server's programs have started, which a killed server cannot do. The server is stopped first, because one
+/// that runs starts its programs again.
+fn end_descendants(server: u32) {
+    let server_pid = Pid::from_raw(server as i32).expect("a process");
+    let _ = kill_process(server_pid, Signal::STOP);
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        let mut left = descendants(server);
+        left.retain(|pid| !is_zombie(*pid));
+        if left.is_empty() {
+            return;
+        }
+        // Their children become the server's, if it adopts orphans, and are found in the next round.
+        for pid in left {
             let _ = kill_process(pid, Signal::KILL);
         }
+        std::thread::park_timeout(POLL_INTERVAL);
     }
 }

@@ -126,9 +126,8 @@ fn calls_of_an_address_count_with_its_clients() {
 #[test]
 fn clients_of_a_principal() {
     // The bug: one person could take the places of all.
-    let folder = TraceFile::new("principal");
-    let socket = format!("{}.sock", folder.path());
-    let listen = format!("unix:{socket}");
+    let socket = TraceFile::new("principal.sock");
+    let listen = format!("unix:{}", socket.path());
     let program = Program::start(&[
         "echo",
         "--log",
@@ -143,7 +142,7 @@ fn clients_of_a_principal() {
     let address = program.address();
     let metric = "outrigger_refusals_total{reason=\"max_clients_per_principal\"}";
     let connect = || {
-        let mut stream = UnixStream::connect(&socket).expect("the server listens");
+        let mut stream = UnixStream::connect(socket.path()).expect("the server listens");
         stream.write_all(&request("/")).expect("a request");
         let mut status = [0; 12];
         stream.read_exact(&mut status).expect("an answer");

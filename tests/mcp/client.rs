@@ -80,17 +80,23 @@ impl Answer {
             "{}",
             self.head
         );
-        let mut size = Vec::new();
-        while !size.ends_with(b"\r\n") {
-            size.extend(self.wire.read_exact(1));
-        }
-        let size = std::str::from_utf8(&size).expect("ASCII").trim_end();
-        let size = usize::from_str_radix(size, 16).expect("the size of a chunk");
-        let chunk = String::from_utf8(self.wire.read_exact(size)).expect("UTF-8");
-        self.wire.read_exact(2);
-        if size == 0 {
-            return None;
-        }
+        let chunk = loop {
+            let mut size = Vec::new();
+            while !size.ends_with(b"\r\n") {
+                size.extend(self.wire.read_exact(1));
+            }
+            let size = std::str::from_utf8(&size).expect("ASCII").trim_end();
+            let size = usize::from_str_radix(size, 16).expect("the size of a chunk");
+            let chunk = String::from_utf8(self.wire.read_exact(size)).expect("UTF-8");
+            self.wire.read_exact(2);
+            if size == 0 {
+                return None;
+            }
+            // A silent stream gets comments.
+            if !chunk.starts_with(':') {
+                break chunk;
+            }
+        };
         let field = |name: &str| chunk.lines().find_map(|line| line.strip_prefix(name));
         let data = field("data: ").expect("data");
         let id = field("id: ").unwrap_or_default().to_owned();
