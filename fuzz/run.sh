@@ -30,6 +30,7 @@ rm -f build.log
 host=$("${cargo[@]}" -vV | sed -n 's/^host: //p')
 
 # The target's binary is started directly, because each `cargo fuzz run` would build it again.
+# shellcheck disable=SC2317 # xargs calls it
 run() {
   local target=$1 seconds=$2 binary=$3/$1 log=artifacts/$1.log runs
   mkdir -p "artifacts/$target" "corpus/$target"

@@ -142,11 +142,11 @@ impl Histogram {
 /// Metrics in the text exposition format. Metrics of the same name from several services form one family.
 ///
 /// ```
-/// use outrigger::{Metrics, Service};
+/// use outrigger::{Metrics, Report};
 ///
 /// struct Rooms(usize);
 ///
-/// impl Service for Rooms {
+/// impl Report for Rooms {
 ///     fn metrics(&self, out: &mut Metrics) {
 ///         out.gauge("rooms_open", "Open chat rooms.", self.0);
 ///     }

@@ -54,7 +54,7 @@ const MAX_CALLERS: usize = 16;
 /// The program that replaces this one: see [`Server::upgrade_to`].
 ///
 /// ```
-/// use outrigger::Successor;
+/// use outrigger::upgrade::Successor;
 ///
 /// let program = std::env::current_exe()?;
 /// let successor = Successor::new(program, std::env::args_os()).over_tcp(true);

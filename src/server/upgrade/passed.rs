@@ -45,7 +45,8 @@ pub(super) fn rehearsal_variable() -> (OsString, OsString) {
 ///
 /// ```no_run
 /// use outrigger::service::Echo;
-/// use outrigger::{Config, Passed, Server, Successor};
+/// use outrigger::upgrade::{Passed, Successor};
+/// use outrigger::{Config, Server};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let mut passed = Passed::from_env()?;
