@@ -21,7 +21,6 @@ use crate::{
     Principal, Readiness, Rejection, Request, Route, Scope, Service, ServiceId, SourceId,
     StatusCode, StatusFields, TimerId,
 };
-use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::process::ExitStatus;
 
@@ -570,10 +569,6 @@ impl Service for Agent {
 
     fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
-    }
-
-    fn state_name(&self, id: ServiceId) -> Option<Cow<'_, str>> {
-        (id == ServiceId::ALL).then_some("shared".into())
     }
 
     fn carries(&self, _: ServiceId) -> bool {
