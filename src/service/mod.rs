@@ -69,7 +69,7 @@ mod silence;
 pub use advice::{Advise, Problem};
 pub use agent::{Agent, AgentConfig};
 pub use app::{App, AppConfig};
-pub use child::{OnFailure, ProgramPlace, RestartLimit};
+pub use child::{OnFailure, RestartLimit};
 #[cfg(feature = "client")]
 pub(crate) use connect::{Answer, HttpBridge, HttpBridgeConfig, Inquiry, mcp_paths};
 pub use connect::{Bridge, BridgeConfig};
@@ -77,7 +77,7 @@ pub use echo::Echo;
 pub use endpoint::{Endpoint, ParseEndpointError};
 pub use framing::{Framing, ParseFramingError};
 #[cfg(feature = "mcp")]
-pub use mcp::{Mcp, McpConfig, McpShare, McpStart};
+pub use mcp::{Mcp, McpConfig, McpShare, McpStart, ProgramPlace};
 pub use pipe_program::{PipeConfig, PipePerClient, PipeShared};
 pub use process::{
     Compat, Processes, ProcessesConfig, RecordConfig, SessionCommand, Terminal, TerminalConfig,

@@ -41,6 +41,11 @@ KILL five seconds after that. When PROGRAM exits, its client gets the rest of th
             "send each line of a log to all clients",
             "outrigger pipe --shared -- tail -F app.log",
         ),
+        #[cfg(feature = "mcp")]
+        (
+            "give each client a server of the Model Context Protocol",
+            "outrigger pipe --path /mcp --subprotocol mcp -- outrigger example-mcp",
+        ),
     ],
     title: "Pipe options",
     flags: PIPE_FLAGS,

@@ -20,26 +20,6 @@ use crate::{Context, SourceId, TimerId};
 /// The maximum number of bytes of a line of standard error that are logged.
 const LOG_LINE: usize = 4096;
 
-/// Where a program runs. By default, it has the environment and the working directory of the server.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ProgramPlace {
-    /// Variables that are added to its environment.
-    pub env: Vec<(String, String)>,
-    /// Its working directory.
-    pub cwd: Option<String>,
-}
-
-impl ProgramPlace {
-    /// Makes a command run there.
-    pub(crate) fn prepare(&self, command: &mut Command) {
-        command.envs(self.env.iter().map(|(name, value)| (name, value)));
-        if let Some(cwd) = &self.cwd {
-            command.current_dir(cwd);
-        }
-    }
-}
-
 /// A running program. Its standard error goes into the log.
 #[derive(Debug)]
 pub(crate) struct Child {

@@ -28,7 +28,6 @@ mod supervisor;
 pub(crate) use self::index::{ChildIndex, ChildInput, process_metrics};
 pub(crate) use self::keeper::Keeper;
 pub use self::keeper::{OnFailure, RestartLimit};
-pub use self::line_child::ProgramPlace;
 pub(crate) use self::line_child::{Child, ChildEvent, TurnOutput};
 pub(crate) use self::supervisor::{
     Escalation, StopPlan, Supervisor, code_and_signal, describe, signal_name,

@@ -24,7 +24,7 @@ pub(super) use self::spelling::folded;
 pub(crate) use self::spelling::is_spelling_of;
 pub(super) use self::text::{
     LineDecoder, MessageLine, TOO_LONG, code, error, error_with, insert_member,
-    invalid_message_error, parse_error, push_line, splice, start_of, success, with_id,
+    invalid_message_error, parse_error, push_line, splice, success, with_id,
 };
 #[cfg(feature = "mcp")]
-pub(super) use self::text::{with_params_meta, without};
+pub(super) use self::text::{start_of, with_params_meta, without};

@@ -21,11 +21,12 @@ mod subscription;
 mod to_newer;
 mod to_older;
 
+pub use self::process::ProgramPlace;
 pub use self::service::Mcp;
 
 use std::time::Duration;
 
-use super::{Endpoint, ProgramPlace, RestartLimit};
+use super::{Endpoint, RestartLimit};
 
 /// The revision of the Model Context Protocol without sessions: requests are independent of each other.
 const STATELESS: &str = "2026-07-28";

@@ -8,7 +8,7 @@ use std::process::Command;
 use super::STATELESS;
 use super::to_newer::{Side, ToNewer};
 use crate::record::{RecordError, record};
-use crate::service::child::{Child, ChildEvent, ChildInput, ProgramPlace};
+use crate::service::child::{Child, ChildEvent, ChildInput};
 use crate::service::framing::{Decoder, Framing};
 use crate::service::jsonrpc::{
     Envelope, EnvelopeError, IdRecovery, LineDecoder, MessageLine, RecoveredId, code, error,
@@ -16,6 +16,26 @@ use crate::service::jsonrpc::{
 };
 use crate::service::lines::Line;
 use crate::{Context, SourceId, TimerId};
+
+/// Where a program runs. By default, it has the environment and the working directory of the server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProgramPlace {
+    /// Variables that are added to its environment.
+    pub env: Vec<(String, String)>,
+    /// Its working directory.
+    pub cwd: Option<String>,
+}
+
+impl ProgramPlace {
+    /// Makes a command run there.
+    fn prepare(&self, command: &mut Command) {
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        if let Some(cwd) = &self.cwd {
+            command.current_dir(cwd);
+        }
+    }
+}
 
 /// While a process has more unread input than this, it gets no more requests.
 pub(super) const MAX_UNREAD: usize = 4 << 20;

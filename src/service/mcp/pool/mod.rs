@@ -19,14 +19,14 @@ use super::headers::Tools;
 use super::held_requests::HeldRequests;
 use super::http_error::{HttpError, server_exited};
 use super::hub::Hub;
-use super::process::Process;
+use super::process::{Process, ProgramPlace};
 use super::reply::Reply;
 use super::subscription::{Filter, subscription_ended};
 use super::{McpConfig, McpShare, McpStart, to_older};
 use crate::record::{
     Fields, Loader, Record, RecordError, Saver, State, object, record, record_names, state,
 };
-use crate::service::child::{Keeper, OnFailure, ProgramPlace, code_and_signal, describe};
+use crate::service::child::{Keeper, OnFailure, code_and_signal, describe};
 use crate::service::deadlines::Alarm;
 use crate::service::jsonrpc::{Forwarded, Pending, RequestKind, UpstreamIds};
 use crate::sys::drop_code;

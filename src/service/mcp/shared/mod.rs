@@ -16,12 +16,11 @@ pub(crate) use self::member::Level;
 pub(crate) use self::multiplexer::{ENDED, Incoming, Multiplexer, Output, Reach, Who, is_change};
 use super::http_error::{HttpError, server_exited};
 use super::hub::{Handled, Hub};
-use super::process::{Process, Received};
+use super::process::{Process, ProgramPlace, Received};
 use super::{McpConfig, McpShare};
 use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object, record};
 use crate::service::child::{
-    ChildEvent, ChildInput, Keeper, OnFailure, ProgramPlace, RestartLimit, code_and_signal,
-    describe,
+    ChildEvent, ChildInput, Keeper, OnFailure, RestartLimit, code_and_signal, describe,
 };
 use crate::service::deadlines::Alarm;
 use crate::service::id_map::IdMap;
