@@ -147,6 +147,7 @@ impl<'a> Envelope<'a> {
     }
 
     /// The method. Empty for a response.
+    #[cfg(feature = "mcp")]
     pub(crate) fn method(&self) -> &str {
         match &self.kind {
             MessageKind::Request { method, .. } | MessageKind::Notification { method } => method,
