@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::access::{Access, Peers, Scope};
 use super::address::Listen;
 use super::id::MAX_SLOTS;
-use super::observe::metrics::Metrics;
+use super::observe::exposition::Metrics;
 use super::observe::status::StatusFields;
 use super::resume::token::is_node_name;
 use super::stream::Stream;

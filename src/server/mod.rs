@@ -71,7 +71,7 @@ pub use handle::{Handle, Stopped};
 pub use id::{ClientId, ParseClientIdError, ServiceId, SourceId, TimerId};
 pub(crate) use limits::capacity::too_little_memory;
 pub use observe::counters::Traffic;
-pub use observe::metrics::{Histogram, Metrics};
+pub use observe::exposition::{Histogram, Metrics};
 pub use observe::status::{ClientStatus, ResumeStatus, Status, StatusFields, StatusValue};
 #[cfg(any(test, fuzzing))]
 pub(crate) use outgoing::Cookies;

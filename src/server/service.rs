@@ -9,7 +9,7 @@ use super::access::{LinkTarget, Scope};
 use super::context::Context;
 use super::event_loop::sources::Readiness;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
-use super::observe::metrics::{Histogram, Metrics};
+use super::observe::exposition::{Histogram, Metrics};
 use super::observe::status::StatusFields;
 use super::outgoing::ConnectError;
 use crate::protocol::client::ResponseHead;

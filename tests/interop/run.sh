@@ -16,6 +16,8 @@
 #        PUNIE=         the source of punie for acp_punie
 #        WRITE=         if set, pairs writes its table into docs/mcp.md
 set -euo pipefail
+# The functions that .ci/run exports are no parts.
+for inherited in $(compgen -A function run_); do unset -f "$inherited"; done
 cd "$(dirname "$0")/../.."
 export OUTRIGGER=${OUTRIGGER:-$PWD/target/release/outrigger}
 tools=$PWD/target/interop

@@ -82,8 +82,8 @@ pub(crate) struct RequestSource<'a> {
 }
 
 impl Access {
-    /// Checks the Host, Origin and token of a request. `from` is how it came. `is_authenticated` says whether it presented a
-    /// token, or needs none.
+    /// Checks the Host and Origin of a request, and rejects it unless `is_authenticated`: it presented a known token, which
+    /// [`Access::credential`] looks up, or needs none. `from` is how it came.
     pub(crate) fn check(
         &self,
         request: &Request<'_>,
@@ -229,7 +229,7 @@ impl Access {
             return None;
         }
         self.presented(request)
-            .find_map(|presented| self.tokens.presented(&presented))
+            .find_map(|presented| self.tokens.matching(&presented))
     }
 
     /// The credential of the link whose token a request presents.
@@ -238,7 +238,7 @@ impl Access {
             return None;
         }
         self.presented(request)
-            .find_map(|presented| links.presented(&Secret::digest_of(&presented)))
+            .find_map(|presented| links.matching(&Secret::digest_of(&presented)))
     }
 
     /// A header value for the log: truncated, and with unprintable characters escaped.

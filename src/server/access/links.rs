@@ -168,7 +168,7 @@ impl Links {
     }
 
     /// The link whose token a client presented. Its time does not depend on which one that is.
-    pub(crate) fn presented(&self, secret: &Secret) -> Option<CredentialId> {
+    pub(crate) fn matching(&self, secret: &Secret) -> Option<CredentialId> {
         let mut found = None;
         for (slot, link) in &self.links {
             if link.secret == *secret {
@@ -222,7 +222,7 @@ impl Links {
         let mut candidates = words
             .flat_map(|word| word.windows(TOKEN))
             .take(MAX_CANDIDATES);
-        candidates.any(|one| self.presented(&Secret::digest_of(one)).is_some())
+        candidates.any(|one| self.matching(&Secret::digest_of(one)).is_some())
     }
 
     /// Whether there are none.
@@ -258,9 +258,9 @@ mod tests {
         let (first, one) = issue(&mut links, 10).expect("room");
         let (second, other) = issue(&mut links, 5).expect("room");
         assert_eq!((first, second), (1, 2));
-        let held = links.presented(&one.clone().into()).expect("known");
+        let held = links.matching(&one.clone().into()).expect("known");
         assert_eq!(links.get(held).map(|link| link.id), Some(first));
-        assert!(links.presented(&Token::generate().into()).is_none());
+        assert!(links.matching(&Token::generate().into()).is_none());
         let shown = one.reveal().to_ascii_uppercase().replacen('A', "%41", 1);
         assert!(
             links.are_revealed_by(&format!("/x{shown}"))
@@ -273,7 +273,7 @@ mod tests {
         );
         let due = Time::default() + Duration::from_secs(7);
         assert_eq!(links.remove(|link| link.expires <= due).len(), 1);
-        assert!(links.presented(&other.into()).is_none());
+        assert!(links.matching(&other.into()).is_none());
         assert_eq!(links.get(held).map(|link| link.id), Some(first));
         assert_eq!(links.remove(|_| true), [held]);
         assert!(links.is_empty() && links.get(held).is_none());
@@ -286,7 +286,7 @@ mod tests {
         let mut links = Links::default();
         for _ in 0..Links::MOST {
             let (_, token) = issue(&mut links, 1).expect("room");
-            let id = links.presented(&token.into()).expect("known");
+            let id = links.matching(&token.into()).expect("known");
             assert!(id.link().is_some() && id != CredentialId::REVOKED);
         }
         assert!(issue(&mut links, 1).is_none());

@@ -222,7 +222,7 @@ mod tests {
                 .add_client(stream.into(), remote, false)
                 .expect("a client");
             core.with(client, |client, _| {
-                client.wire.credential = tokens.presented(presented.as_bytes());
+                client.wire.credential = tokens.matching(presented.as_bytes());
             });
             assert_eq!(core.principal(client), principal);
             assert_eq!(core.scope(client), scope);

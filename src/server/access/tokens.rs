@@ -128,7 +128,7 @@ impl Tokens {
     }
 
     /// The credential that a client presented. Its time does not depend on which one that is.
-    pub(crate) fn presented(&self, secret: &[u8]) -> Option<CredentialId> {
+    pub(crate) fn matching(&self, secret: &[u8]) -> Option<CredentialId> {
         let presented = Secret::digest_of(secret);
         let mut found = 0;
         for (index, one) in self.0.iter().enumerate() {
@@ -183,7 +183,7 @@ impl Tokens {
         has_digests
             && decoded
                 .split(separates)
-                .any(|word| word.len() >= LONG_TOKEN && self.presented(word).is_some())
+                .any(|word| word.len() >= LONG_TOKEN && self.matching(word).is_some())
     }
 }
 
@@ -362,7 +362,7 @@ mod tests {
             let one = tokens.find("default").expect(text);
             assert_eq!((tokens.0.len(), one.scope()), (1, Scope::All));
             assert_eq!(one.principal(), Principal::Token);
-            assert!(tokens.presented(b"abc").is_some() && tokens.presented(b"ab").is_none());
+            assert!(tokens.matching(b"abc").is_some() && tokens.matching(b"ab").is_none());
             assert_eq!(tokens.only().is_some(), !text.starts_with("sha256"));
         }
     }
@@ -374,7 +374,7 @@ mod tests {
         );
         let tokens = parse(&text).expect("valid");
         let found = |secret: &[u8]| {
-            let one = tokens.get(tokens.presented(secret)?)?;
+            let one = tokens.get(tokens.matching(secret)?)?;
             Some((one.name(), one.scope(), one.principal()))
         };
         let named = |name: &str| Principal::Named(name.into());
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn a_name_may_have_a_token_of_each_scope() {
         let tokens = parse("ada all one\nada watch two").expect("valid");
-        let found = |secret: &[u8]| tokens.presented(secret).and_then(|id| tokens.get(id));
+        let found = |secret: &[u8]| tokens.matching(secret).and_then(|id| tokens.get(id));
         let (one, two) = (found(b"one").expect("known"), found(b"two").expect("known"));
         assert!(one.principal().is_same(&two.principal()));
         assert_eq!((one.scope(), two.scope()), (Scope::All, Scope::Watch));

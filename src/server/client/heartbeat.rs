@@ -1,5 +1,6 @@
 //! Heartbeats: a page does not see PINGs, so it asks with a message whether the connection lives. The answer says how many messages the
 //! server has received from the client. Neither is counted as a message, and no service sees them.
+//! The server's own PINGs are in `protocol/websocket/timeouts.rs`.
 
 use super::Client;
 use super::wire::Wire;

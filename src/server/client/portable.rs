@@ -1,4 +1,4 @@
-//! What a client does before it passes to the program that replaces this one, and after it.
+//! What a client does before it passes to the program that replaces this one, and after it. Its record is in `mod.rs`.
 
 use super::protocol::Protocol;
 use super::wire::Flag;

@@ -52,7 +52,7 @@ use crate::sys::{Reaper, monotonic_nanos};
 const EVENTS_PER_TURN: usize = 1024;
 
 /// The maximum number of connections that are evicted together to make room for new ones.
-const EVICTED: usize = 64;
+const MOST_ENDED: usize = 64;
 
 /// The time of a turn, in nanoseconds, after which events are queued instead of handled at once.
 const EVENTS_TIME: Nanos = 1_000_000;
@@ -482,15 +482,15 @@ impl<S: Service> Server<S> {
             };
             self.accept_again = Some(self.accept_again.map_or(again, |other| other.min(again)));
         }
-        if no_room && self.make_room() {
+        if no_room && self.end_oldest_unauthenticated() {
             self.accept_again = Some(self.ctx.now());
         }
     }
 
     /// Ends the oldest unauthenticated connections to make room for new ones. Returns whether there were any.
-    fn make_room(&mut self) -> bool {
+    fn end_oldest_unauthenticated(&mut self) -> bool {
         let core = &mut self.ctx.core;
-        let strangers = core.registry.oldest_strangers(core.env.now, EVICTED);
+        let strangers = core.registry.oldest_strangers(core.env.now, MOST_ENDED);
         for id in &strangers {
             core.with(*id, |client, env| {
                 if client.wire.protocol.is_requesting() {

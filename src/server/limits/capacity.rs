@@ -1,6 +1,7 @@
 //! The limits of what clients take. [`Room`] says whether there is a place for another client or call, within the limits of the
 //! server, of an address and of a principal. While clients hold more memory than the budget of [`memory`](super::memory), the
-//! largest client of the principal that holds most is ended.
+//! largest client of the principal that holds most is ended. A new client may take the place of a detached one (`find_room`, `evict`).
+//! The event loop ends unauthenticated connections when no more can be accepted.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::metrics::Histogram;
+use super::exposition::Histogram;
 use crate::protocol::{Cause, CloseReason, Rejection, StatusCode};
 use crate::record::record;
 use crate::server::id::ServiceId;

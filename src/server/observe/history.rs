@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::counters::Traffic;
-use super::metrics::Histogram;
+use super::exposition::Histogram;
 use crate::protocol::Time;
 use crate::record::record;
 

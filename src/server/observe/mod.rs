@@ -2,8 +2,8 @@
 
 pub(super) mod client_query;
 pub(super) mod counters;
+pub(super) mod exposition;
 pub(super) mod health;
 pub(super) mod history;
-pub(super) mod metrics;
 pub(super) mod server_metrics;
 pub(super) mod status;

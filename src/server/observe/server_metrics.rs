@@ -3,7 +3,7 @@
 use super::counters::OUTCOMES;
 #[cfg(feature = "tls")]
 use super::counters::TLS_OUTCOMES;
-use super::metrics::Metrics;
+use super::exposition::Metrics;
 use crate::protocol::deflate::Compression;
 use crate::protocol::{Cause, OpCode, Time};
 use crate::server::context::Context;

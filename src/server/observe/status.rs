@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::counters::Traffic;
-use super::metrics::Histogram;
+use super::exposition::Histogram;
 use crate::server::access::Principal;
 use crate::server::address::Remote;
 use crate::server::id::ClientId;

@@ -1,4 +1,4 @@
-//! How a program ended: its exit code, or the signal that killed it.
+//! How a program ended: its exit code, or the signal that killed it. `sink.rs` sends it to clients.
 
 use std::fmt;
 use std::process::ExitStatus;
