@@ -30,7 +30,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KEPT, PAGE, RESULTS = ROOT / "docs/conformance.json", ROOT / "docs/conformance.md", ROOT / "target/conformance"
-# What the program is made of. The commit of a figure is the last one that changed any of it.
+# The paths that the program is built from. A result is recorded with the last commit that changed one of them.
 PROGRAM = ["src", "web", "build.rs", "Cargo.toml", "Cargo.lock"]
 CASES = "1.* 2.* 3.* 4.* 5.* 6.* 7.* 9.* 10.* 12.* 13.*"
 # The groups of the Autobahn suite.

@@ -543,7 +543,7 @@ impl Reloader {
         access
     }
 
-    /// New certificates, unless they are the present ones.
+    /// The TLS settings to apply after a reload. `None` without TLS, or if the new settings are invalid or change the kind of TLS.
     #[cfg(feature = "tls")]
     fn reload_tls(&mut self, settings: &Settings) -> Option<TlsConfig> {
         if self.tls.is_none() && !settings.tls.is_on() {

@@ -429,7 +429,7 @@ impl Core {
         }
     }
 
-    /// Watches a file descriptor for the current service. Whoever pays now pays for what it brings, too.
+    /// Watches a file descriptor for the current service. The current account is charged for work on it, too.
     pub(super) fn watch(&mut self, fd: impl AsFd, interest: Interest) -> io::Result<SourceId> {
         let account = self.env.scheduler.current();
         let owner = (self.service_id, account);

@@ -113,7 +113,7 @@ impl Reserve {
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: Socket,
-    /// The address for which it was opened.
+    /// The configured listen address. After an upgrade, it identifies the socket.
     name: String,
     file: Option<SocketFile>,
     /// Whether the queue may contain connections.
@@ -129,7 +129,7 @@ pub(crate) struct Listener {
 /// A listening socket of the program that this one replaces.
 #[derive(Debug)]
 pub(crate) struct PassedListener {
-    /// The address for which it was opened.
+    /// The configured listen address. After an upgrade, it identifies the socket.
     name: String,
     /// `None` in a rehearsal.
     socket: Option<OwnedFd>,

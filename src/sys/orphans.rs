@@ -32,7 +32,7 @@ const EXIT_POLL: Duration = Duration::from_millis(10);
 /// reused until the orphan is reaped here, so an entry stays valid until then.
 static MARKS: Mutex<Option<HashMap<Pid, Option<Uuid>>>> = Mutex::new(None);
 
-/// Makes this process the parent of every descendant whose own parent exits. The caller must reap these orphans.
+/// On Linux, makes this process adopt its orphaned descendants, which the caller must reap. Elsewhere, does nothing.
 pub(crate) fn become_subreaper() -> io::Result<()> {
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(getpid()))?;

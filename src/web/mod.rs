@@ -153,7 +153,7 @@ impl Site {
         } else {
             file.response(path)
         };
-        // Programs get something else at the path of a page.
+        // At the path of a page, the response depends on `Accept`: browsers get the page, other clients do not.
         let vary = match file_name {
             Some(_) => "Accept-Encoding",
             None => "Accept, Accept-Encoding",

@@ -204,7 +204,7 @@ fn pages_and_their_files_need_no_token_and_may_load_nothing_from_elsewhere() {
         ] {
             assert_eq!(answer.field(name), Some(value), "{path}: {}", answer.head);
         }
-        // Programs get something else at the path of a page.
+        // At the path of a page, the response depends on `Accept`: browsers get the page, other clients do not.
         let varies = if media_type == html {
             "Accept, Accept-Encoding"
         } else {

@@ -390,7 +390,7 @@ impl WebSocket {
             .is_some_and(|partial| partial.inflating.is_some())
     }
 
-    /// Decompresses a complete message. Returns `None` if it is so long that the rest is left for later.
+    /// Decompresses a complete message. Returns `None` if part of a long message remains to be decompressed later.
     fn inflate(
         &mut self,
         opcode: OpCode,

@@ -13,7 +13,7 @@ const ASKED: (&str, &str) = (r#"{"outrigger":{"heartbeat":""#, r#""}}"#);
 /// The shortest and the longest name of a heartbeat. Clients choose it at random, so that no other message is taken for an answer.
 const NAME: std::ops::RangeInclusive<usize> = 16..=64;
 
-/// Whether a text is the name of a heartbeat. The parameter may be meant for the service otherwise.
+/// Returns whether a string is a valid heartbeat name. A parameter with any other value is left to the service.
 pub(crate) fn is_heartbeat_name(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     NAME.contains(&text.len()) && text.bytes().all(is_plain)

@@ -175,7 +175,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a piece of the stream. A reader that is behind by more than the limit of output is disconnected.
+    /// Sends a piece of the stream. Disconnects the client if its unread output would exceed the limit.
     pub(crate) fn stream(&mut self, env: &mut Env, bytes: &[u8]) -> Result<(), SendError> {
         self.wire.protocol.expect(HttpState::Streaming)?;
         if !self.wire.has_room(env, bytes.len(), self.traffic.bytes_out) {

@@ -87,7 +87,7 @@ impl Block {
         })
     }
 
-    /// Replaces a shared message with a copy, if that takes less memory. Returns false if that is not known yet.
+    /// Replaces a shared message with a copy if the copy takes less memory. Returns false while the batch is incomplete.
     fn copy_if_better(&mut self) -> bool {
         let Self::Shared(message) = self else {
             return true;

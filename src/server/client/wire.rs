@@ -283,8 +283,8 @@ impl Wire {
     // What is queued.
 
     /// Whether a message can be passed on without further checks: nothing is queued in either direction, and no message is kept
-    /// until it is confirmed. One test, because each message asks: what adds to the queues sets a flag, and [`Wire::shrink`]
-    /// clears it.
+    /// until it is confirmed. This is a test of one flag, because it runs for each message: [`Wire::queues_mut`] sets the
+    /// flag, and [`Wire::shrink`] clears it.
     #[inline(always)]
     pub(super) fn is_quiet(&self) -> bool {
         let is_quiet = !self.flags.has(Flag::Busy);

@@ -364,7 +364,7 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Tells a service that a descriptor that it watches is ready. Does nothing if it is not watched: a late event can have its id.
+    /// Notifies a service that a descriptor is ready. Does nothing if the service no longer watches it: an event may arrive late.
     fn call_ready(&mut self, source: SourceId, readiness: Readiness) {
         let core = &mut self.ctx.core;
         if let Some((service_id, account)) = core.sources.owner(source) {

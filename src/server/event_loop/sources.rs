@@ -48,7 +48,7 @@ struct Source {
     fd: RawFd,
     serial: u64,
     service_id: ServiceId,
-    /// Who pays for what the descriptor brings: who has caused it to be watched.
+    /// The account charged for work on this descriptor: the one that was current when the watch began.
     account: AccountId,
     /// The readiness to report when `ready` is called again, if it is to be called.
     again: Option<Readiness>,

@@ -1,5 +1,5 @@
-//! One budget for the memory that clients make the server hold: messages that have not ended, unread output, messages that are kept
-//! for resumable clients, input that waits, bodies of calls, and what services hold for them.
+//! One budget for the memory that the server uses for clients: incomplete messages, unread output, messages that are kept for resumable
+//! clients, pending input, bodies of calls, and memory that services use for clients.
 //!
 //! The memory is not counted where it is stored, so no count can drift. The loop adds up what may have been added, and measures all
 //! clients only if this could exceed the budget, and once in a while. If the budget is exceeded, the largest client of the principal

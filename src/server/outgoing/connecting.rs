@@ -33,7 +33,7 @@ use crate::server::service::Service;
 use crate::server::stream::Stream;
 use crate::sys::{check_socket_path, random_bytes};
 
-/// A connection that is cut sooner than this is not opened again at once.
+/// A connection that was lost sooner than this after it opened is reopened only after a delay.
 const LEAST_APART: Duration = Duration::from_secs(1);
 
 /// How a client comes back whose connection this side has opened. `None` for any other client.

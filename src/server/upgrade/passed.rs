@@ -1,4 +1,4 @@
-//! What this program has got from the one that it replaces.
+//! The state and the listening sockets that this program takes over from the one that it replaces.
 
 use std::ffi::OsString;
 use std::fs::File;

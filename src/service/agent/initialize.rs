@@ -37,7 +37,7 @@ pub(super) struct PendingInitialize {
     pub(super) was_accepted: bool,
     /// Whether a restarted agent has rejected it, although its predecessor accepted it, or has not answered in time.
     pub(super) is_refused: bool,
-    /// When the waiting clients get an error.
+    /// The time at which the waiting clients get a timeout error.
     pub(super) deadline: Option<Time>,
 }
 
@@ -108,7 +108,7 @@ impl Initialize {
         matches!(self, Self::Pending(pending) if pending.is_refused)
     }
 
-    /// When the waiting clients get an error.
+    /// The time at which the waiting clients get a timeout error.
     pub(super) fn deadline(&self) -> Option<Time> {
         match self {
             Self::Pending(pending) => pending.deadline,

@@ -8,7 +8,7 @@ use crate::record::record;
 use crate::service::jsonrpc::{code, error_with, member, splice};
 use crate::{Response, StatusCode};
 
-/// The fields of answers that a page of another origin may read.
+/// The response fields that pages of other origins may read (CORS).
 pub(super) const EXPOSED: (&str, &str) = (
     "Access-Control-Expose-Headers",
     "Mcp-Session-Id, Retry-After, WWW-Authenticate",

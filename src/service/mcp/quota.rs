@@ -1,4 +1,4 @@
-//! A limit on what all principals hold together, of which each principal has a share.
+//! A limit for all principals together. Once several principals use the service, each of them may use half of it.
 
 use std::collections::HashMap;
 

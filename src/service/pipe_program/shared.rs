@@ -235,7 +235,7 @@ impl Service for PipeShared {
         self.resume(ctx);
     }
 
-    /// Whether the clients have not been sent the last output of the program.
+    /// While the server drains, clients stay until the program exits, because it may still write output.
     fn is_waiting(&self, _: &Context, _: ClientId) -> bool {
         self.draining && self.program.is_running()
     }

@@ -215,7 +215,7 @@ impl Record for Attachments {
             waits,
             sent,
             ignores_pauses,
-            // Their streams have ended, and are told before.
+            // Empty here: `Programs::with` takes the ended streams after each change.
             ended_streams: _,
             exit,
             is_restarting,

@@ -83,7 +83,7 @@ fn missing(name: &str) -> Rejection {
     bad_request(format!("{name:?} is missing"))
 }
 
-/// Input for a process, and whether it is the last.
+/// Input for a process. `is_last` means that no more input follows (`eof` in the request).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct InputData {
     pub(crate) bytes: Vec<u8>,

@@ -201,7 +201,7 @@ fn a_fingerprint_is_enough_whatever_else_the_certificate_says() {
         &bare.to_lowercase(),
     ] {
         let pair = assert_trusted(&server, &pinning(text), "b.example");
-        // The bug: new settings of the server, such as after SIGHUP, ended connections to other servers.
+        // The bug: a reload of the settings (SIGHUP) closed the server's connections to other servers.
         let client = &pair.client.stream;
         assert!(client.is_current());
         let config = TlsConfig::new(server.clone()).expect("valid");

@@ -243,7 +243,7 @@ impl Router {
         }
     }
 
-    /// Checks a message of a client whose token permits observing only, and refuses it if necessary.
+    /// Returns whether a client with the `watch` scope may send this message. If not, counts it, and answers a request with an error.
     fn admit_with_watch_scope(
         &mut self,
         client: ClientId,

@@ -158,7 +158,7 @@ record!(AgentRequest {
 });
 
 impl AgentRequest {
-    /// Tells the clients that could have answered it, except one, that no answer is needed now.
+    /// Sends `$/cancel_request` to the clients that could have answered this request, except `except`.
     pub(super) fn revoke(
         &self,
         upstream_id: u64,

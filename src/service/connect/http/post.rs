@@ -206,7 +206,7 @@ pub(super) fn encoded(value: &str) -> String {
     format!("=?base64?{}?=", BASE64_STANDARD.encode(value))
 }
 
-/// A text of the server for people, in one line and not long.
+/// The first 300 bytes of a server's text, escaped so that it stays on one line.
 pub(crate) fn shown(text: &str) -> String {
     printable(&text.as_bytes()[..text.floor_char_boundary(300)])
 }

@@ -68,7 +68,7 @@ impl Mcp {
         Ok((id, None))
     }
 
-    /// Gives a new call a seat at the process.
+    /// Reserves a session at a shared process (a [`Seat`]) for a new call.
     fn take_call_seat(
         &mut self,
         ctx: &mut Context,
@@ -113,7 +113,7 @@ impl Mcp {
         out
     }
 
-    /// Passes a message of the process on to the call that it is for.
+    /// Forwards a message from the process to the call that it belongs to.
     pub(super) fn receive_translated(
         &mut self,
         ctx: &mut Context,

@@ -207,7 +207,7 @@ impl Session {
     /// The session in the status. One with a process of its own has its pid.
     pub(super) fn status(&self) -> Value {
         serde_json::json!({
-            // The whole id is what a client shows to be let in.
+            // Only a prefix: a client proves its access to the session with the whole id.
             "id": &self.id.to_string()[..8],
             "owner": self.principal.to_string(),
             "version": self.version,
@@ -216,7 +216,7 @@ impl Session {
         })
     }
 
-    /// When the client has last sent a message or read a stream. `None` if it reads one now.
+    /// The time at which the client last sent a message or read a stream. `None` while it reads a stream.
     pub(super) fn idle_since(&self) -> Option<Time> {
         let is_read = self.streams.values().any(|stream| stream.reply.is_some());
         (!is_read).then_some(self.last_active)
