@@ -51,7 +51,7 @@ use crate::sys::{Reaper, monotonic_nanos};
 /// The maximum number of events taken from the kernel in one turn.
 const EVENTS_PER_TURN: usize = 1024;
 
-/// The maximum number of connections that are evicted together to make room for new ones.
+/// The maximum number of unauthenticated connections that are ended together to make room for new ones.
 const MOST_ENDED: usize = 64;
 
 /// The time of a turn, in nanoseconds, after which events are queued instead of handled at once.
