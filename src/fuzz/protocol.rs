@@ -249,23 +249,15 @@ pub(crate) fn write_frame_with(first: u8, payload: &[u8], out: &mut Vec<u8>) {
     apply_mask(&mut out[start..], key);
 }
 
-/// Checks the frames that a server sent: they are unmasked, only the last one is incomplete, and nothing follows CLOSE.
-/// Returns the number of data messages.
+/// Visits the whole frames of a server. They are unmasked, only the last one may be incomplete, and nothing follows CLOSE. Returns the
+/// length of the frames before the last whole one, from where a later visit can continue.
 #[cfg(feature = "server")]
-pub(crate) fn check_server_frames(bytes: &[u8]) -> usize {
-    let mut messages = 0;
-    visit_server_frames(bytes, |opcode, _| {
-        messages += usize::from(!opcode.is_control())
-    });
-    messages
-}
-
-/// Visits the whole frames of a server, and checks them as [`check_server_frames`] does.
 pub(crate) fn visit_server_frames(
-    mut bytes: &[u8],
+    bytes: &[u8],
     mut visit: impl FnMut(crate::protocol::OpCode, &[u8]),
-) {
-    while let [first, second, ..] = bytes {
+) -> usize {
+    let (mut rest, mut last) = (bytes, 0);
+    while let [first, second, ..] = rest {
         let opcode = crate::protocol::OpCode::from_bits(first & 0xf).expect("a defined opcode");
         assert_eq!(
             first & 0xf0,
@@ -274,23 +266,25 @@ pub(crate) fn visit_server_frames(
         );
         assert_eq!(second & 0x80, 0, "the frame is unmasked");
         let (header, len) = match second & 0x7f {
-            126 if bytes.len() >= 4 => (4, usize::from(u16::from_be_bytes([bytes[2], bytes[3]]))),
-            127 if bytes.len() >= 10 => (
+            126 if rest.len() >= 4 => (4, usize::from(u16::from_be_bytes([rest[2], rest[3]]))),
+            127 if rest.len() >= 10 => (
                 10,
-                u64::from_be_bytes(*bytes[2..].first_chunk().expect("8 bytes")) as usize,
+                u64::from_be_bytes(*rest[2..].first_chunk().expect("8 bytes")) as usize,
             ),
-            126 | 127 => return,
+            126 | 127 => break,
             len => (2, usize::from(len)),
         };
-        let Some((frame, rest)) = bytes.split_at_checked(header + len) else {
-            return;
+        let Some((frame, others)) = rest.split_at_checked(header + len) else {
+            break;
         };
         visit(opcode, &frame[header..]);
-        bytes = rest;
+        last = bytes.len() - rest.len();
+        rest = others;
         if opcode == crate::protocol::OpCode::Close {
-            assert!(bytes.is_empty(), "nothing after CLOSE");
+            assert!(rest.is_empty(), "nothing after CLOSE");
         }
     }
+    last
 }
 
 #[cfg(test)]

@@ -37,7 +37,8 @@ const OK_WS: u16 = 101;
 ///
 /// The first word of a request is its method; `PAGE` is a GET request with `Accept: text/html`, `WS` a handshake, and `TTY` a
 /// handshake with the subprotocol `tty`. `PROCESS` means a process with a terminal, and `SESSION` a session of the agent.
-/// `NEW` means another process, whose only client is the one of this request. The links are for `PROCESS` and `SESSION`.
+/// `NEW` means another process, whose only client is the one of this request, and `NOBODY` one that does not exist. The links are for
+/// `PROCESS` and `SESSION`.
 #[rustfmt::skip]
 const TABLE: &[(&str, [u16; 8])] = &[
     //                                                    none  metr  watc  use   all   proc  sess  proxy
@@ -45,7 +46,9 @@ const TABLE: &[(&str, [u16; 8])] = &[
     ("GET /readyz",                                      [200,  200,  200,  200,  200,  200,  200,  200]),
     ("GET /.well-known/oauth-protected-resource",        [200,  200,  200,  200,  200,  200,  200,  200]),
     ("GET /status",                                      [401,  200,  200,  200,  200,  403,  403,  200]),
+    ("HEAD /status",                                     [401,  200,  200,  200,  200,  403,  403,  200]),
     ("GET /metrics",                                     [401,  200,  200,  200,  200,  403,  403,  200]),
+    ("POST /metrics",                                    [401,  405,  405,  405,  405,  403,  403,  405]),
 
     ("PAGE /",                                           [200,  200,  200,  200,  200,  200,  200,  200]),
     ("PAGE /terminal",                                   [200,  200,  200,  200,  200,  200,  200,  200]),
@@ -57,6 +60,7 @@ const TABLE: &[(&str, [u16; 8])] = &[
     ("POST /.outrigger/web/common.js",                   [405,  405,  405,  405,  405,  405,  405,  405]),
     ("PAGE /echo",                                       [401,  403,  403,  426,  426,  403,  403,  426]),
     ("PAGE /app",                                        [401,  403,  403,  426,  426,  403,  403,  426]),
+    ("GET /echo",                                        [401,  403,  403,  426,  426,  403,  403,  426]),
 
     ("GET /.outrigger/session",                          [401,  200,  200,  200,  200,  200,  200,  200]),
     ("GET /.outrigger/log",                              [401,  403,  403,  403,  200,  403,  403,  403]),
@@ -70,9 +74,11 @@ const TABLE: &[(&str, [u16; 8])] = &[
     ("WS /status",                                       [401,  403,  404,  404,  404,  403,  403,  404]),
 
     ("GET /process",                                     [401,  403,  403,  403,  200,  403,  403,  403]),
+    ("HEAD /process",                                    [401,  403,  403,  403,  200,  403,  403,  403]),
     ("GET /process?usage=1",                             [401,  403,  403,  403,  200,  403,  403,  403]),
     ("POST /process/spawn",                              [401,  403,  403,  403,  200,  403,  403,  403]),
     ("POST /process/exec",                               [401,  403,  403,  403,  200,  403,  403,  403]),
+    ("POST /process/exec/more",                          [401,  403,  403,  403,  404,  403,  403,  403]),
     ("GET PROCESS/status",                               [401,  403,  403,  403,  200,  403,  403,  403]),
     ("POST PROCESS/stdin",                               [401,  403,  403,  403,  200,  403,  403,  403]),
     ("POST PROCESS/resize",                              [401,  403,  403,  403,  200,  403,  403,  403]),
@@ -83,6 +89,14 @@ const TABLE: &[(&str, [u16; 8])] = &[
     ("POST PROCESS/input",                               [401,  403,  403,  200,  200,  403,  403,  200]),
     ("POST NEW/kill",                                    [401,  403,  403,  403,  200,  403,  403,  403]),
     ("GET PROCESS/attach",                               [401,  403,  403,  426,  426,  403,  403,  426]),
+    ("GET NOBODY/status",                                [401,  403,  403,  403,  404,  403,  403,  403]),
+    ("POST NOBODY/stdin",                                [401,  403,  403,  403,  404,  403,  403,  403]),
+    ("POST NOBODY/resize",                               [401,  403,  403,  403,  404,  403,  403,  403]),
+    ("POST NOBODY/kill",                                 [401,  403,  403,  403,  404,  403,  403,  403]),
+    ("GET NOBODY/stdout/stream",                         [401,  403,  403,  403,  404,  403,  403,  403]),
+    ("GET NOBODY/screen",                                [401,  403,  404,  404,  404,  403,  403,  404]),
+    ("POST NOBODY/wait",                                 [401,  403,  404,  404,  404,  403,  403,  404]),
+    ("POST NOBODY/input",                                [401,  403,  403,  404,  404,  403,  403,  404]),
 
     ("WS PROCESS/attach",                                [401,  403,  403,  101,  101,  403,  403,  101]),
     ("WS PROCESS/attach?mode=writer",                    [401,  403,  403,  101,  101,  403,  403,  101]),
@@ -93,10 +107,13 @@ const TABLE: &[(&str, [u16; 8])] = &[
     ("WS PROCESS/attach?mode=viewer&takeover=1",         [401,  403,  101,  101,  101,  101,  403,  101]),
     ("WS PROCESS/attach?mode=viewer&input=text",         [401,  403,  101,  101,  101,  101,  403,  101]),
     ("WS PROCESS/attach?mode=viewer&mode=writer",        [401,  403,  403,  101,  101,  403,  403,  101]),
+    ("WS PROCESS/attach?mode=writer&takeover=1",         [401,  403,  403,  101,  101,  403,  403,  101]),
+    ("WS PROCESS/attach?mode=boss",                      [401,  403,  403,  400,  400,  403,  403,  400]),
     ("WS PROCESS/attach?mode=viewer&resume=new",         [401,  403,  101,  101,  101,  101,  403,  101]),
     ("TTY PROCESS/attach?mode=viewer",                   [401,  403,  101,  101,  101,  101,  403,  101]),
     ("WS NEW/attach?mode=viewer",                        [401,  403,  101,  101,  101,  403,  403,  101]),
     ("WS NEW/attach",                                    [401,  403,  403,  101,  101,  403,  403,  101]),
+    ("WS NOBODY/attach?mode=viewer",                     [401,  403,  404,  404,  404,  403,  403,  404]),
 
     ("WS /terminal",                                     [401,  403,  403,  101,  101,  403,  403,  101]),
     ("WS /terminal?mode=viewer",                         [401,  403,  403,  400,  400,  403,  403,  400]),
@@ -217,7 +234,8 @@ impl Server {
         let target = line
             .replace("PROCESS", &self.process)
             .replace("SESSION", &self.session)
-            .replace("NEW", &other);
+            .replace("NEW", &other)
+            .replace("NOBODY", "/process/00000000-0000-4000-8000-000000000000");
         let body = match line {
             "POST /.outrigger/links" => {
                 json!({"path": format!("{}/attach", self.process)}).to_string()

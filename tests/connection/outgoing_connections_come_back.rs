@@ -227,16 +227,6 @@ impl Caller {
     }
 }
 
-/// Numbers of bytes after which connections are cut: each is below `most`.
-fn random_limits(count: usize, most: usize) -> Vec<usize> {
-    let mut seed = 7_u64;
-    let mut next = || {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (seed >> 33) as usize % most
-    };
-    (0..count).map(|_| next()).collect()
-}
-
 fn to(address: SocketAddr) -> Connect {
     to_path(address, "/x")
 }
@@ -249,35 +239,6 @@ fn resumable() -> Config {
     let mut config = patient();
     config.resume = Some(ResumeConfig::default());
     config
-}
-
-#[test]
-fn each_message_arrives_once_and_in_order_although_the_connection_is_cut_many_times() {
-    let server = TestServer::echo(resumable());
-    let proxy = Cutter::start(Some(server.address), random_limits(60, 150_000));
-    let connect = to(proxy.address).resumable();
-    let caller = Caller::start(connect.with_retry(Retry::default()), 12_000, false);
-    assert!(matches!(caller.outcome(), Heard::Opened(_, true)));
-    let (mut cuts, mut resumes) = (0, 0);
-    loop {
-        match caller.next() {
-            Heard::Cut => cuts += 1,
-            Heard::Resumed => resumes += 1,
-            Heard::Retrying => {}
-            Heard::Last => break,
-            other => panic!("{other:?}"),
-        }
-    }
-    assert!(
-        cuts >= 30 && resumes >= cuts - 1,
-        "{cuts} cuts, {resumes} resumes"
-    );
-    assert!(server.client_count() == 1, "the server has seen one client");
-    caller.handle.stop().expect("the loop runs");
-    assert!(
-        matches!(caller.outcome(), Heard::Disconnected(_, reason) if reason.cause == Cause::Shutdown)
-    );
-    let _ = server.connected();
 }
 
 #[test]

@@ -1,12 +1,11 @@
-// examples/resume.ts, and web/resumable.js, which is the package outrigger-client, in Node and in headless Chromium: the network goes
-// away and comes back, and every message arrives once and in order, both ways.
+// examples/resume.ts, and web/resumable.js, which is the package outrigger-client, in Node: the network goes away and comes back, and
+// every message arrives once and in order, both ways. web_cuts.js has the same module in a page.
 const assert = require("node:assert/strict");
 const { execFileSync } = require("node:child_process");
 const fs = require("node:fs");
 const net = require("node:net");
 const os = require("node:os");
 const path = require("node:path");
-const { chromium } = require("playwright-core");
 const zlib = require("node:zlib");
 const { pathToFileURL } = require("node:url");
 const typescript = require("typescript");
@@ -16,8 +15,6 @@ const { start } = require("./server.js");
 globalThis.WebSocket ??= class extends require("ws") {
   constructor(url) { super(url); this.on("error", () => {}); }
 };
-const QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-  "--disable-background-networking", "--disable-component-update"];
 const wait = (time) => new Promise((done) => setTimeout(done, time));
 
 /** A proxy that resets a connection after a random number of bytes, at most `most`, in either direction. */
@@ -57,7 +54,7 @@ class Cutter {
   stop() { this.goOffline(); this.server.close(); }
 }
 
-/** Sends `count` numbered messages to `echo`, at most ten ahead. Returns what is wrong. Runs in a page, too. */
+/** Sends `count` numbered messages to `echo`, at most ten ahead. Returns what is wrong. */
 async function echo(Resuming, url, count) {
   const connection = new Resuming(url);
   const content = (number) => String(number).padEnd(1 + ((number * 7919) % 40_000), "κόσμε");
@@ -85,7 +82,7 @@ async function echo(Resuming, url, count) {
   return { wrong, back, code: await ended };
 }
 
-/** Lets the agent count twice. Returns what it said, and how often each request was answered. Runs in a page, too. */
+/** Lets the agent count twice. Returns what it said, and how often each request was answered. */
 async function count(Resuming, url, most) {
   const connection = new Resuming(url);
   const answers = {};
@@ -129,14 +126,12 @@ async function startAnew(Resuming, url) {
   return { first, kept, again };
 }
 
-/** Runs the functions above where `run` runs them: in this process, or in a page. */
-async function check(name, run, setOffline, servers) {
+/** Runs the functions above with a client. */
+async function check(name, run, servers) {
   const away = async (cutter, time) => {
-    await setOffline(true);
     cutter.goOffline();
     await wait(time);
     cutter.goOnline();
-    await setOffline(false);
   };
   const clientsLeft = async (url) => (await (await fetch(new URL("/status", url.replace("ws:", "http:")))).json()).client_count;
 
@@ -171,7 +166,7 @@ async function check(name, run, setOffline, servers) {
   }
 }
 
-/** Gives the WebSocket of the package the methods of the example, which the functions above use. Runs in a page, too. */
+/** Gives the WebSocket of the package the methods of the example, which the functions above use. */
 function likeTheExample(ResumableWebSocket) {
   return class {
     constructor(url) {
@@ -326,24 +321,10 @@ async function main() {
   await conversation((await import(pathToFileURL(path.join(folder, "acp.js")))).AgentConnection, servers.both.agent);
   await plainServer(ResumableWebSocket);
   await heartbeats(ResumableWebSocket, servers.both.echo);
-  await check("node", (work, ...args) => work(module.Resuming, ...args), () => {}, servers);
+  await check("node", (work, ...args) => work(module.Resuming, ...args), servers);
 
-  await check("the package, node", (work, ...args) => work(likeTheExample(ResumableWebSocket), ...args), () => {}, servers);
+  await check("the package, node", (work, ...args) => work(likeTheExample(ResumableWebSocket), ...args), servers);
 
-  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: QUIET });
-  try {
-    const page = await browser.newPage();
-    await page.addScriptTag({ type: "module", content: `${script}\nglobalThis.Resuming = Resuming;` });
-    await page.waitForFunction(() => globalThis.Resuming);
-    const run = (work, ...args) => page.evaluate(`(${work})(Resuming, ...${JSON.stringify(args)})`);
-    await check("chromium", run, (offline) => page.context().setOffline(offline), servers);
-    await page.addScriptTag({ type: "module", content: `${ours}\nglobalThis.Like = (${likeTheExample})(ResumableWebSocket);` });
-    await page.waitForFunction(() => globalThis.Like);
-    const runOurs = (work, ...args) => page.evaluate(`(${work})(Like, ...${JSON.stringify(args)})`);
-    await check("the package, chromium", runOurs, (offline) => page.context().setOffline(offline), servers);
-  } finally {
-    await browser.close();
-  }
   await both.stop();
   await forgetful.stop();
   fs.rmSync(folder, { recursive: true });

@@ -361,23 +361,6 @@ fn read_only_and_once_work_and_a_failed_start_is_reported() {
     assert_eq!(wire.read_close().0, 1011);
 }
 
-#[test]
-fn a_read_only_terminal_ignores_input() {
-    let server = terminal(
-        &["--read-only"],
-        "stty -echo; echo ready; (sleep 0.5; kill $$) & read line; echo \"got:$line\"",
-    );
-    let mut wire = Wire::attach(server.address(), "/terminal");
-    read_until(&mut wire, "ready");
-    wire.send_frame(BINARY, b"typed\n");
-    let (output, events, _) = read_all(&mut wire);
-    assert!(
-        !String::from_utf8_lossy(&output).contains("got:"),
-        "{output:?}"
-    );
-    assert!(events[0].contains("SIGTERM"), "{events:?}");
-}
-
 /// The bug: the programs of all clients that connected in one turn of the loop were started in that turn, which took 2.6
 /// seconds for a thousand.
 #[test]

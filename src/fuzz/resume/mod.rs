@@ -193,6 +193,9 @@ fn finish(mut world: Sea) {
     }
     world.parts().0.stop();
     for _ in 0..60 {
+        if world.is_over() {
+            break;
+        }
         world.pass(Duration::from_secs(1));
         world.take_turn();
     }

@@ -6,6 +6,7 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::sync::{Arc, OnceLock};
 
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;
 use rustls::{
     ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection,
@@ -36,8 +37,13 @@ fn settings() -> &'static Settings {
         roots.add(identity.chain()[0].clone()).expect("a root");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let versions = [&rustls::version::TLS13, &rustls::version::TLS12];
+        // X25519 is not optimized in these builds, and would take most of the time of a simulation with many clients.
+        let fast = Arc::new(CryptoProvider {
+            kx_groups: vec![rustls::crypto::ring::kx_group::SECP256R1],
+            ..rustls::crypto::ring::default_provider()
+        });
         let clients = versions.map(|version| {
-            let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            let config = ClientConfig::builder_with_provider(Arc::clone(&fast))
                 .with_protocol_versions(&[version])
                 .expect("the version is known")
                 .with_root_certificates(roots.clone())
