@@ -128,9 +128,14 @@ pub(super) fn check_listed(router: &Router, model: &mut RouterModel, process: us
 pub(super) fn check_updates(router: &Router, model: &mut RouterModel) {
     for (sender, client, named) in std::mem::take(&mut model.updates) {
         let own = &model.principals[&client];
+        // A session that is being created for the client, as far as anybody knows.
+        let is_early = |process: usize, session: &String| {
+            router.owner_in(process, session).is_none() && router.creates_in(process, client)
+        };
         let is_its = |process: usize, session: &String| {
             router.owner_in(process, session) == Some(client)
                 || router.is_observer_in(process, client, session)
+                || is_early(process, session)
         };
         let may_know = |process: usize, session: &String| {
             let owner = model.owners.get(&(process, session.clone()));

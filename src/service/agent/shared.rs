@@ -373,8 +373,8 @@ impl Service for Agent {
         self.router.is_busy(client)
     }
 
-    fn draining(&mut self, _: &mut Context) {
-        self.router.drain();
+    fn draining(&mut self, ctx: &mut Context) {
+        self.with_router(ctx, |router, output| router.drain(output));
     }
 
     fn may_idle(&self, ctx: &Context, client: ClientId) -> bool {

@@ -124,9 +124,11 @@ impl Router {
             self.sessions
                 .release(&mut self.exchange, now, client, &session, output);
         }
+        self.exchange.forget_waiting(client);
         for process in self.exchange.processes.indices() {
-            self.exchange.drop_early(process, output);
+            self.exchange.drop_early(process);
         }
+        self.send_waiting(now, output);
         self.stop_unused();
     }
 }
@@ -148,6 +150,8 @@ impl Router {
         for process in self.exchange.processes.indices() {
             self.time_out_initialize(now, process, output);
         }
+        let creation = self.exchange.time_out_creation(now, output);
+        self.send_waiting(now, output);
         if let Some(grace) = self.exchange.settings.grace {
             self.sessions
                 .end_gone(&mut self.exchange, |since| since + grace <= now);
@@ -158,6 +162,7 @@ impl Router {
             self.exchange.requests.of_clients.deadline(),
             self.exchange.requests.of_agent.deadline(),
             gone.map(|(since, grace)| since + grace),
+            creation,
         ];
         let processes = self.exchange.processes.iter();
         let initializes = processes.filter_map(|process| process.initialize.deadline());
@@ -187,7 +192,10 @@ impl Router {
         }
         self.sessions
             .expect_late_response(&mut self.exchange, &request, output);
-        self.exchange.drop_early(request.process, output);
+        if request.call.class == RequestClass::Create {
+            let client = request.call.client;
+            self.exchange.creation_failed(request.process, client);
+        }
     }
 
     /// Fails a request of the agent that its client has not answered in time.

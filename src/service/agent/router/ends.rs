@@ -95,9 +95,11 @@ impl Router {
         self.exchange.clients.forget_elicitations(process);
         // The agent that has sent them needs no answer.
         if let Some(state) = self.exchange.processes.get_mut(process) {
-            let dropped = state.early.take_all().len();
+            let dropped = state.creation.forget_early();
             self.exchange.counters.dropped += dropped as u64;
         }
+        let is_its = |one: usize, _: ClientId, _: &Envelope<'_>, _: Time| one == process;
+        self.exchange.refuse_waiting(is_its, failed, output);
         // Claims fail first, so that only clients that keep their sessions are told.
         self.sessions.mark_lost(&mut self.exchange, process, output);
         self.sessions.end_turns(process, data, output);

@@ -17,7 +17,7 @@ use crate::service::agent::named::Places;
 use crate::service::agent::response::{client_gone, with_meta};
 use crate::service::agent::schema::{has_session_rules, kind_of_method, known_params, wrong_kind};
 use crate::service::json::quote;
-use crate::service::jsonrpc::{Envelope, MessageKind, RequestKind, code, error, is_same};
+use crate::service::jsonrpc::{Envelope, MessageKind, RequestKind, code, error};
 
 /// Tells an observer that its session has ended.
 const SESSION_ENDED: &str = "_outrigger/session_ended";
@@ -97,35 +97,6 @@ impl Exchange {
     pub(super) fn has_batches(&self, process: usize) -> bool {
         let version = self.processes.version(process);
         self.settings.protocol.has_batches(version)
-    }
-
-    /// Drops early messages of a process, and answers its early requests, if no pending request can create their session any
-    /// more.
-    pub(super) fn drop_early(&mut self, process: usize, output: &mut impl RouterOutput) {
-        if self.requests.creating(process) == 0
-            && let Some(state) = self.processes.get_mut(process)
-        {
-            let dropped = state.early.take_all();
-            self.refuse_early(process, &dropped, output);
-        }
-    }
-
-    /// Answers the requests among early messages that are dropped, and counts the others.
-    pub(super) fn refuse_early(
-        &mut self,
-        process: usize,
-        dropped: &[Box<str>],
-        output: &mut impl RouterOutput,
-    ) {
-        for text in dropped {
-            match Envelope::parse(text).map(|envelope| envelope.kind) {
-                Ok(MessageKind::Request { method, id }) => {
-                    let permission = method == "session/request_permission";
-                    output.to_agent(process, &[&client_gone(&text[id], permission)]);
-                }
-                _ => self.counters.dropped += 1,
-            }
-        }
     }
 
     /// Sends the pending `initialize` to the agent.
@@ -212,7 +183,8 @@ impl Exchange {
         raw_id: &str,
     ) -> Option<Result<usize, String>> {
         let state = self.clients.get(client)?;
-        if state.client_requests.len() >= self.settings.client_requests {
+        if state.client_requests.len() + self.waiting_count(client) >= self.settings.client_requests
+        {
             let why = Some("too many requests are waiting");
             let refused = error(raw_id, code::TOO_MANY, "Too many requests", why);
             return Some(Err(refused));
@@ -221,20 +193,6 @@ impl Exchange {
             let why = Some("initialize has not succeeded");
             error(raw_id, code::INVALID, "Invalid request", why)
         }))
-    }
-
-    /// Keeps a message for a session that is perhaps being created.
-    pub(super) fn hold_early(
-        &mut self,
-        process: usize,
-        session: &str,
-        text: &str,
-        output: &mut impl RouterOutput,
-    ) {
-        if let Some(state) = self.processes.get_mut(process) {
-            let dropped = state.early.hold(session, text);
-            self.refuse_early(process, &dropped, output);
-        }
     }
 
     /// Checks whether a client can be asked. `None` if there is no client; otherwise the client, or the error for the agent.
@@ -288,29 +246,6 @@ impl Exchange {
         }
     }
 
-    /// Handles the agent's cancellation of something other than a pending request: of an early request, which is answered, or
-    /// of a subscription.
-    pub(super) fn cancel_early(
-        &mut self,
-        process: usize,
-        envelope: &Envelope<'_>,
-        range: Range<usize>,
-        output: &mut impl RouterOutput,
-    ) {
-        let is_it = |text: &str| {
-            Envelope::parse(text).is_ok_and(|held| {
-                let is_request = matches!(held.kind, MessageKind::Request { .. });
-                let named = &envelope.text[range.clone()];
-                is_request && held.id().is_some_and(|id| is_same(id, named))
-            })
-        };
-        let state = self.processes.get_mut(process);
-        match state.and_then(|state| state.early.remove(is_it)) {
-            Some(cancelled) => self.refuse_early(process, &[cancelled], output),
-            None => self.cancel_subscription(process, envelope, range, output),
-        }
-    }
-
     /// Passes on the agent's cancellation of a subscription. `range` is the id of its request. The agent may cancel no other
     /// request of a client.
     pub(super) fn cancel_subscription(
@@ -346,7 +281,7 @@ impl Exchange {
         let found = self.requests.find_of_agent(process, &text[range.clone()]);
         let request = found.and_then(|id| Some((id, self.requests.of_agent.get(id)?)));
         let Some((upstream_id, request)) = request else {
-            return self.cancel_early(process, envelope, range, output);
+            return self.cancel_subscription(process, envelope, range, output);
         };
         let id = upstream_id.to_string();
         for client in request.approvers.iter().chain(Some(&request.client)) {

@@ -35,6 +35,8 @@ struct Asked {
     session: Option<SessionKey>,
     /// Whether the request names the session where its method has one.
     is_addressed: bool,
+    /// The session that it names, if this session does not exist yet.
+    early: Option<Box<str>>,
     /// The client's request that the agent refers to: where the message has its id, and the client's own id.
     reference: Option<(Range<usize>, Box<str>)>,
 }
@@ -122,7 +124,7 @@ impl Router {
                 self.request_from_agent(now, process, &envelope, method, id.clone(), output)
             }
             MessageKind::Notification { method } => {
-                self.notification_from_agent(process, &envelope, method, output)
+                self.notification_from_agent(now, process, &envelope, method, output)
             }
         }
     }
@@ -200,26 +202,26 @@ impl Router {
         let Some(request) = self.finish_client_request(now, upstream_id) else {
             return;
         };
-        if let (RequestClass::Create, Some(session)) = (request.call.class, &created)
-            && !self.may_create(&request, session)
+        let creates = request.call.class == RequestClass::Create;
+        if creates
+            && let Some(session) = &created
+            && let Some(why) = self.why_not_created(&request, session)
         {
-            log::error!("the agent answered with a session that is in use: {session:?}");
-            let why = Some("the agent answered with a session that is in use");
-            let refused = |id: &str| error(id, code::INTERNAL, "Internal error", why);
-            self.exchange.drop_early(process, output);
-            return request.answer(refused, output);
+            log::error!("{why}: {session:?}");
+            let refused = |id: &str| error(id, code::INTERNAL, "Internal error", Some(why));
+            request.answer(refused, output);
+            self.exchange.creation_failed(process, request.call.client);
+            return self.send_waiting(now, output);
         }
         let token = self.apply_answer(&request, envelope, created.as_ref(), success, output);
         self.pass_answer(&request, envelope, id, token, success, output);
-        if request.call.class == RequestClass::Create {
-            // Messages about the new session that arrived before this response are passed on after it.
-            let state = self.exchange.processes.get_mut(process);
-            let early = created.zip(state);
-            let early = early.map(|(session, state)| state.early.take(&session));
-            for message in early.into_iter().flatten() {
-                self.route_from_agent(now, process, &message, output);
+        if creates {
+            // What the agent has said about the new session before this response is passed on after it.
+            match &created {
+                Some(session) => self.finish_creation(now, process, session, output),
+                None => self.exchange.creation_failed(process, request.call.client),
             }
-            self.exchange.drop_early(process, output);
+            self.send_waiting(now, output);
         }
     }
 
@@ -330,18 +332,6 @@ impl Router {
         }
     }
 
-    /// Whether a process may use this id for the session that it has created: the id is free in the process, and the client uses
-    /// no other process's session with this id.
-    fn may_create(&self, request: &ClientRequest, id: &str) -> bool {
-        let process = request.process;
-        let mut others = self
-            .sessions
-            .named(id)
-            .filter(|(_, one)| !one.needs(process));
-        self.sessions.is_free(&self.exchange.processes, process, id)
-            && !others.any(|(_, session)| session.is_used_by(request.call.client))
-    }
-
     /// Who may get a message from a process, by the sessions that it names.
     fn receiver(&self, process: usize, named: &Named<'_>, output: &impl RouterOutput) -> Receiver {
         let is_creating = self.exchange.requests.creating(process) > 0;
@@ -366,9 +356,11 @@ impl Router {
             let refused = error("null", code::INVALID, "Invalid request", why);
             return output.to_agent(process, &[&refused]);
         }
-        let Some(asked) = self.find_asked(process, envelope, method, raw_id, output) else {
+        let Some(mut asked) = self.find_asked(now, process, envelope, method, raw_id, output)
+        else {
             return;
         };
+        let early = asked.early.take();
         let permission = method == "session/request_permission";
         let client = match self.exchange.check_asked(asked.client, method, envelope) {
             Some(Ok(client)) => client,
@@ -402,6 +394,9 @@ impl Router {
             requests, clients, ..
         } = &mut self.exchange;
         let number = requests.record_of_agent(clients, request, envelope);
+        if let Some(session) = early {
+            self.exchange.note_early_question(process, &session, number);
+        }
         let upstream_id = number.to_string();
         let mut edits = vec![(id, &*upstream_id)];
         if permission {
@@ -414,10 +409,10 @@ impl Router {
         output.to_client(client, &splice(text, &mut edits));
     }
 
-    /// Finds the client that a request from the agent is for. Returns `None` if the request is refused, or held until its session
-    /// exists.
+    /// Finds the client that a request from the agent is for. Returns `None` if the request is refused.
     fn find_asked(
         &mut self,
+        now: Time,
         process: usize,
         envelope: &Envelope<'_>,
         method: &str,
@@ -426,10 +421,14 @@ impl Router {
     ) -> Option<Asked> {
         let asked = match Named::find(envelope, self.exchange.places_of(method)) {
             Ok(named) => match self.receiver(process, &named, output) {
-                Receiver::Early(name) => {
-                    let text = envelope.text;
-                    self.exchange.hold_early(process, &name, text, output);
-                    return None;
+                Receiver::Early(session) => {
+                    let client =
+                        self.early_receiver(now, process, (&session, &named), true, output);
+                    client.map(|client| Asked {
+                        client: Some(client),
+                        early: Some(session),
+                        ..Asked::default()
+                    })
                 }
                 receiver => self.asked_by(process, envelope, receiver, output),
             },
@@ -487,6 +486,7 @@ impl Router {
                     client,
                     session: Some(key),
                     is_addressed,
+                    early: None,
                     reference: if is_addressed { None } else { refers() },
                 })
             }
@@ -524,6 +524,7 @@ impl Router {
 
     fn notification_from_agent(
         &mut self,
+        now: Time,
         process: usize,
         envelope: &Envelope<'_>,
         method: &str,
@@ -572,7 +573,18 @@ impl Router {
                     None => output.to_client(to, &[text]),
                 };
             }
-            Receiver::Early(name) => return self.exchange.hold_early(process, &name, text, output),
+            Receiver::Early(session) => {
+                match self.early_receiver(now, process, (&session, &named), false, output) {
+                    Ok(client) => {
+                        output.to_client(client, &[text]);
+                        if method == "session/update" && named.others.is_empty() {
+                            self.keep_early_update(process, &session, text);
+                        }
+                    }
+                    Err(_) => self.exchange.hold_early(now, process, &session, text),
+                }
+                return;
+            }
             Receiver::Nobody => return self.exchange.counters.dropped += 1,
             Receiver::Crossing => return self.exchange.counters.drop_crossing(method),
         }

@@ -260,7 +260,7 @@ impl Router {
         false
     }
 
-    fn request_from_client(
+    pub(super) fn request_from_client(
         &mut self,
         now: Time,
         client: ClientId,
@@ -285,6 +285,11 @@ impl Router {
             Some(Err(refused)) => return output.to_client(client, &[&refused]),
             None => return,
         };
+        let creates = self.exchange.settings.protocol.has_sessions()
+            && RequestClass::of(method) == RequestClass::Create;
+        if creates && self.waits_for_turn(now, client, own, envelope.text) {
+            return;
+        }
         let upstream_id = self.exchange.requests.next_id();
         let admitted = match self.admit((client, own), upstream_id, envelope, method, output) {
             Ok(admitted) => admitted,
@@ -498,6 +503,7 @@ impl Router {
                     self.finish_client_request(now, upstream_id);
                 }
             }
+            Err(_) if self.exchange.cancel_waiting(client, envelope, output) => {}
             Err(why) => self.exchange.counters.drop_client_message(client, why),
         }
     }

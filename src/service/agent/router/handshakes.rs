@@ -310,7 +310,7 @@ impl Router {
                     .unclaim(&mut self.exchange, id, session, output);
             }
         }
-        self.exchange.drop_early(process, output);
+        self.exchange.drop_early(process);
     }
 
     /// Lets clients of any kind use a process that has rejected `initialize`, unless it has clients.

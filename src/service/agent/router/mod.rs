@@ -26,6 +26,7 @@ mod batches;
 mod clients;
 mod connections;
 mod counters;
+mod creation;
 mod ended_sessions;
 mod ends;
 mod exchange;
@@ -52,6 +53,7 @@ use sessions::{SessionFigures, Sessions};
 use crate::ClientId;
 use crate::record::state;
 use crate::service::agent::Approvals;
+use crate::service::jsonrpc::{code, error};
 
 pub(crate) use self::batches::{BatchSender, Batches, Collected};
 pub(crate) use self::counters::RouterCounters;
@@ -164,6 +166,7 @@ impl Router {
             .process
             .and_then(|process| self.exchange.processes.get(process));
         self.exchange.requests.is_busy(state)
+            || self.exchange.waiting_count(client) > 0
             || process.is_some_and(|process| process.initialize.is_wanted_by(client))
             || self.sessions.has_running_turn(client, &state.sessions)
     }
@@ -184,9 +187,12 @@ impl Router {
         self.sessions.history.all = MAX_ALL.min(memory / MAX_SHARE);
     }
 
-    /// Rejects new requests from now on.
-    pub(crate) fn drain(&mut self) {
+    /// Rejects new requests from now on, and those that the agent has not received.
+    pub(crate) fn drain(&mut self, output: &mut impl RouterOutput) {
         self.is_draining = true;
+        let failed = |id: &str| error(id, code::STOPPING, "Server shutting down", None);
+        self.exchange
+            .refuse_waiting(|_, _, _, _| true, failed, output);
     }
 }
 
@@ -202,6 +208,12 @@ impl Router {
     #[cfg(test)]
     pub(crate) fn kept_for_requests(&self) -> usize {
         self.exchange.requests.kept()
+    }
+
+    /// Whether a client waits for a session that a process creates.
+    pub(crate) fn creates_in(&self, process: usize, client: ClientId) -> bool {
+        let mut creators = self.exchange.requests.creators(process);
+        creators.any(|creator| creator == client)
     }
 
     /// The client that controls the session that a process knows by this id.

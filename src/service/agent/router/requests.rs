@@ -303,6 +303,15 @@ impl Requests {
         self.creating.get(process).copied().unwrap_or_default()
     }
 
+    /// The clients of these requests, once for each request.
+    pub(super) fn creators(&self, process: usize) -> impl Iterator<Item = ClientId> {
+        let requests = self.of_clients.values();
+        let creating = requests.filter(move |request| {
+            request.process == process && request.call.class == RequestClass::Create
+        });
+        creating.map(|request| request.call.client)
+    }
+
     /// The number of client requests that create a session.
     pub(super) fn all_creating(&self) -> usize {
         self.creating.iter().sum()

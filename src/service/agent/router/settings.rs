@@ -13,6 +13,9 @@ pub(super) const MAX_KEPT_REQUEST: usize = 64 << 10;
 /// The maximum length of a session id in bytes, unescaped.
 pub(super) const MAX_SESSION_ID: usize = 1024;
 
+/// How long a message waits for a session that is being created, if there is no time limit for requests.
+pub(super) const MAX_WAIT: Duration = Duration::from_secs(30);
+
 /// The defaults of the limits.
 const MAX_CLIENT_REQUESTS: usize = 1024;
 const MAX_AGENT_REQUESTS: usize = 256;

@@ -2,6 +2,7 @@
 
 mod batches;
 mod claims;
+mod creation;
 mod histories;
 mod initialize;
 mod limits;

@@ -118,8 +118,13 @@ fn fate_of_client_message(state: &str, sender: u64, is_request: bool, place: usi
 }
 
 /// Who gets a message of the agent. Another session is named beside "s" if `with` says so.
-fn receivers(state: &str, with: Option<&str>, is_request: bool, place: usize) -> String {
-    let mut sim = sim_with_roles(state, true);
+fn receivers(
+    (state, bob_works): (&str, bool),
+    with: Option<&str>,
+    is_request: bool,
+    place: usize,
+) -> String {
+    let mut sim = sim_with_roles(state, bob_works);
     let creating = sim.agent_received()["id"].clone();
     sim.output.agent.clear();
     let (title, method, params) = PLACES[place];
@@ -254,12 +259,18 @@ fn who_gets_a_message_of_the_agent_is_documented() {
     let mut rows = Vec::new();
     for state in STATES {
         for (kind, is_request) in [("notification", false), ("request", true)] {
-            let got = |place| receivers(state, None, is_request, place);
+            let bob_works = state != "being created";
+            let got = |place| receivers((state, bob_works), None, is_request, place);
             rows.push((state, kind, (0..PLACES.len()).map(got).collect()));
         }
     }
     for (kind, is_request) in [("notification", false), ("request", true)] {
-        let got = |place| receivers("in use", Some("b"), is_request, place);
+        let got = |place| receivers(("being created", true), None, is_request, place);
+        let label = "being created, while another client has a turn";
+        rows.push((label, kind, (0..PLACES.len()).map(got).collect()));
+    }
+    for (kind, is_request) in [("notification", false), ("request", true)] {
+        let got = |place| receivers(("in use", true), Some("b"), is_request, place);
         let label = "in use, with another client's session in `_meta`";
         rows.push((label, kind, (0..PLACES.len()).map(got).collect()));
     }

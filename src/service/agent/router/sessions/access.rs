@@ -178,6 +178,11 @@ impl<'a> Access<'a> {
         let gets = |process: usize| receiver == Some(process) || self.uses(client, process);
         let mut records = self.sessions.ended.find(id);
         let Some((_, own)) = self.sessions.of_client(client, id) else {
+            // The agent has asked this client about the session that it is creating.
+            let process = receiver.and_then(|process| self.exchange.processes.get(process));
+            if process.is_some_and(|process| process.creation.is_bound_to(client, id)) {
+                return false;
+            }
             let is_known = self.sessions.named(id).next().is_some() || records.next().is_some();
             return is_known || !self.may_load_unknown();
         };
