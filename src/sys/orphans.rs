@@ -21,6 +21,8 @@ use super::process_tree::{ProcessInfo, ProcessTable};
 const CHECKED_PER_TURN: usize = 512;
 /// The maximum number of orphans that are reaped in one turn of the loop.
 const REAPED_PER_TURN: usize = 32;
+/// The number of turns of the loop in which an exited child may wait for its owner before all children are listed.
+const MAX_WAITED: u32 = 3;
 
 /// The maximum time that [`kill_orphans`] waits.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -73,10 +75,26 @@ fn with_descendants(mut tree: Vec<Pid>) -> Vec<Pid> {
     tree
 }
 
-/// Reaps orphans that have exited, a bounded number at a time. With thousands of orphans, the kernel takes milliseconds
-/// for the list alone.
+/// A child that has exited and is not reaped yet. The kernel finds it much faster than a list of all children.
+#[cfg(target_os = "linux")]
+fn exited_child() -> Option<Pid> {
+    use nix::sys::wait::{Id, WaitPidFlag, waitid};
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    let pid = waitid(Id::All, flags).ok()?.pid()?;
+    Pid::from_raw(pid.as_raw())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn exited_child() -> Option<Pid> {
+    None
+}
+
+/// Reaps orphans that have exited, a bounded number at a time. With thousands of children, the kernel takes milliseconds
+/// for their list alone, so it is made only if it is needed.
 #[derive(Debug, Default)]
 pub(crate) struct Reaper {
+    /// The turns of the loop in which a child that was started here had exited, and was not reaped.
+    waited: u32,
     /// Orphans that have not been checked since the list was made.
     pending: Vec<Pid>,
     /// Whether a child has exited since the list was made.
@@ -97,10 +115,10 @@ impl Reaper {
     /// Checks as many orphans as one turn allows, and reaps dropped children. Returns whether any orphan had exited.
     pub(crate) fn reap(&mut self) -> bool {
         reap_dropped();
-        if self.pending.is_empty() && std::mem::take(&mut self.outdated) {
-            self.pending = orphans();
-        }
         let mut reaped = 0;
+        if self.pending.is_empty() && self.outdated {
+            reaped = self.reap_first();
+        }
         for _ in 0..CHECKED_PER_TURN {
             let Some(pid) = self.pending.pop() else { break };
             reaped += usize::from(!runs(pid));
@@ -109,6 +127,30 @@ impl Reaper {
             }
         }
         reaped > 0
+    }
+
+    /// Reaps the orphans that have exited before any child that was started here, and returns their number. The kernel shows
+    /// one exited child at a time. One that was started here is reaped by its owner, in this turn as a rule. If the owner takes
+    /// longer, the list says which orphans have exited behind it.
+    fn reap_first(&mut self) -> usize {
+        for reaped in 0..REAPED_PER_TURN {
+            match exited_child() {
+                Some(pid) if !ours().contains(&(pid.as_raw_pid() as u32)) => _ = runs(pid),
+                Some(_) if self.waited < MAX_WAITED => {
+                    self.waited += 1;
+                    return reaped;
+                }
+                found => {
+                    self.outdated = false;
+                    self.waited = 0;
+                    if found.is_some() {
+                        self.pending = orphans();
+                    }
+                    return reaped;
+                }
+            }
+        }
+        REAPED_PER_TURN
     }
 }
 

@@ -220,14 +220,15 @@ impl<S: Service> Server<S> {
     /// The part of a turn that follows its events.
     #[inline(always)]
     pub(super) fn take_turn(&mut self) {
-        if self.reaper.has_work() {
-            self.act(Self::reap_orphans);
-        }
         if !self.ctx.core.attempts.is_empty() {
             self.begin_attempts();
         }
         if !self.ctx.core.env.scheduler.is_idle(Phase::Input) {
             self.serve(Phase::Input, INPUT_TIME);
+        }
+        // After the programs that were started here have told their services of their exits, and are reaped.
+        if self.reaper.has_work() {
+            self.act(Self::reap_orphans);
         }
         if self.listeners.iter().any(|listener| listener.pending) {
             self.act(Self::accept_clients);

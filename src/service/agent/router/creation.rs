@@ -556,8 +556,9 @@ impl Router {
             let mut waiting = state.map_or_else(VecDeque::new, |state| {
                 std::mem::take(&mut state.creation.waiting)
             });
-            while let Some(one) =
-                waiting.pop_front_if(|one| !self.exchange.must_wait(one.client, process))
+            while let Some(first) = waiting.front()
+                && !self.exchange.must_wait(first.client, process)
+                && let Some(one) = waiting.pop_front()
             {
                 if let Ok(envelope) = Envelope::parse_client(&one.text)
                     && let MessageKind::Request { method, id } = &envelope.kind
