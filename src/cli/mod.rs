@@ -40,14 +40,14 @@ use self::action::Action;
 use self::outcome::{Outcome, fail};
 use self::output::print;
 use self::parser::parse;
-use crate::sys::unblock_signals;
+use crate::sys::unblock_signals_but_usr2;
 use crate::upgrade::Passed;
 
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
     // A program that replaces another one gets the signals of the time in between when it can handle them.
     if !Passed::is_coming()
-        && let Err(error) = unblock_signals()
+        && let Err(error) = unblock_signals_but_usr2()
     {
         return fail(
             &format!("cannot unblock signals: {error}"),

@@ -26,7 +26,7 @@ use crate::TlsConfig;
 use crate::demo::Demo;
 use crate::service::Routes;
 use crate::service::agent::AgentProtocol;
-use crate::sys::{NonblockingFd, take_descriptor};
+use crate::sys::{NonblockingFd, take_descriptor, unblock_usr2};
 use crate::upgrade::{Passed, Successor};
 use crate::web::{ConsolePlace, RoutePage, Site};
 use crate::{Access, Config, Ended, Listen, ListenAddress, Reload, Server, Service, Token, Tokens};
@@ -247,6 +247,7 @@ fn allow_upgrades(
         // With `ReloadSignal=SIGUSR2`, `systemctl reload` waits for this.
         .with_failure(move || drop(after.reloading()));
     server.upgrade_to(successor)?;
+    unblock_usr2()?;
     Ok(())
 }
 

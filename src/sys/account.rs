@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use nix::unistd::{self, User};
 use rustix::process::{Gid, Uid, getegid, geteuid};
 
+use super::upgrade::start_thread;
+
 /// The default search paths for programs, those of login(1): for root, and for other users.
 const ROOT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const USER_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
@@ -135,7 +137,7 @@ impl Account {
         let thread = thread::Builder::new()
             .name("accounts".to_owned())
             .stack_size(STACK);
-        thread.spawn(move || {
+        start_thread(thread, move || {
             let answer = look_up(&wanted.0);
             if let Ok(Some(account)) = &answer {
                 let account = Ok(Some(account.clone()));

@@ -49,7 +49,9 @@ pub(crate) use process::granted_memory;
 #[cfg(feature = "client")]
 pub(crate) use process::mask_arguments;
 #[cfg(feature = "server")]
-pub(crate) use process::{drop_code, trim_heap, unblock_signals};
+pub(crate) use process::{drop_code, stop_again, trim_heap, unblock_signals};
+#[cfg(feature = "cli")]
+pub(crate) use process::{unblock_signals_but_usr2, unblock_usr2};
 #[cfg(feature = "server")]
 pub(crate) use process_tree::ProcessTrees;
 #[cfg(feature = "server")]
@@ -69,7 +71,8 @@ pub(crate) use sockets::{keep_from_children, take_descriptor};
 pub(crate) use terminal::{RawMode, is_terminal_raw, restore_terminal, terminal_size};
 #[cfg(feature = "server")]
 pub(crate) use upgrade::{
-    block_signals, memory_file, number_of, replace_program, seal, set_passes, take_passed,
+    block_signals, memory_file, number_of, replace_program, seal, set_passes, start_thread,
+    take_passed,
 };
 pub(crate) use wide::{ascii_text, xor_words};
 #[cfg(feature = "screen")]

@@ -6,6 +6,9 @@ use std::io;
 use std::ops::Range;
 
 use nix::sys::signal::SigSet;
+#[cfg(feature = "cli")]
+use nix::sys::signal::Signal;
+use rustix::process::{getpid, kill_process};
 
 /// Returns free heap memory to the system. The GNU allocator keeps free memory that lies below a block in use; other
 /// allocators return it by themselves.
@@ -160,6 +163,26 @@ fn arguments_start(stat: &str) -> Option<u64> {
 /// started it, and while TERM is blocked it can only be killed.
 pub(crate) fn unblock_signals() -> io::Result<()> {
     Ok(SigSet::empty().thread_set_mask()?)
+}
+
+/// As [`unblock_signals`], but blocks SIGUSR2, which would end a program that does not handle it yet.
+#[cfg(feature = "cli")]
+pub(crate) fn unblock_signals_but_usr2() -> io::Result<()> {
+    Ok(SigSet::from(Signal::SIGUSR2).thread_set_mask()?)
+}
+
+/// Unblocks SIGUSR2, and does not change the other signals.
+#[cfg(feature = "cli")]
+pub(crate) fn unblock_usr2() -> io::Result<()> {
+    Ok(SigSet::from(Signal::SIGUSR2).thread_unblock()?)
+}
+
+/// Sends TERM to this process.
+#[cfg(feature = "server")]
+pub(crate) fn stop_again() {
+    if let Err(error) = kill_process(getpid(), rustix::process::Signal::TERM) {
+        log::error!("cannot send TERM to this process: {error}");
+    }
 }
 
 #[cfg(all(test, target_os = "linux"))]

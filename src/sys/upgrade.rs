@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
+use std::thread;
 
 use nix::sys::signal::SigSet;
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
@@ -97,6 +98,18 @@ impl BlockedSignals {
     pub(crate) fn restore(&self) -> io::Result<()> {
         Ok(self.0.thread_set_mask()?)
     }
+}
+
+/// Starts a thread that handles no signals. They go to the thread of the loop, which can block them all before an upgrade.
+pub(crate) fn start_thread(
+    thread: thread::Builder,
+    work: impl FnOnce() + Send + 'static,
+) -> io::Result<()> {
+    // A thread inherits the mask of the one that starts it.
+    let signals = block_signals()?;
+    let started = thread.spawn(work).map(drop);
+    signals.restore()?;
+    started
 }
 
 /// Replaces the program of this process. Every descriptor is closed that does not [pass](set_passes), and every other thread ends. The

@@ -4,6 +4,7 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::Command;
 
 use crate::common::program::Program;
 use crate::common::{BINARY, TEXT, Wire, frame, request, upgrade};
@@ -272,7 +273,7 @@ fn only_an_operator_can_ask_for_an_upgrade() {
             .is_some_and(|why| why.contains("unix socket"))
     );
     // The line with the address has the generated token.
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_outrigger"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
     let program = Program::spawn(command.args([
         "pipe",
         "--listen",
@@ -293,4 +294,40 @@ fn only_an_operator_can_ask_for_an_upgrade() {
         let (head, body) = ask_for_upgrade(address, &field);
         assert!(head.starts_with("HTTP/1.1 200 "), "{head} {body}");
     }
+}
+
+/// The bug: the handler noted the signal, and the next program did not know of it.
+#[test]
+fn a_signal_to_stop_during_the_upgrade_stops_the_next_program() {
+    for _ in 0..8 {
+        let mut program = Program::start(&["echo", "--allow-upgrade"]);
+        let address = program.address();
+        let mut log = program.follow_log();
+        // It takes a while to write down what these clients have not read.
+        let clients: Vec<_> = (0..8)
+            .map(|_| {
+                let mut wire = Wire::connect(address, "/");
+                wire.send_frame(BINARY, &vec![b'x'; 8 << 20]);
+                wire.read_exact(1000);
+                wire
+            })
+            .collect();
+        program.signal(Signal::USR2);
+        log.expect("replacing version");
+        program.signal(Signal::TERM);
+        drop(clients);
+        assert_eq!(program.wait().code(), Some(0));
+    }
+}
+
+/// The bug: the signal ended a program that did not handle it yet.
+#[test]
+fn a_signal_to_upgrade_at_the_start_waits_until_it_is_handled() {
+    let script = "kill -USR2 $$; exec \"$0\" echo --listen 127.0.0.1:0";
+    let mut command = Command::new("env");
+    command.args(["--block-signal=USR2", "sh", "-c", script]);
+    let mut program = Program::spawn(command.arg(env!("CARGO_BIN_EXE_outrigger")));
+    let mut log = program.follow_log();
+    log.expect("upgraded from version");
+    Wire::connect(program.address(), "/");
 }

@@ -22,10 +22,10 @@ First, the new program is tried: it checks its settings and whether it can conti
 nothing happens, and this command says why. While the program is replaced, the server stands still
 for some milliseconds.
 
-Terminals, processes and their readers go on. Clients that cannot be carried over get CLOSE 1012, or
-come back by themselves if they are resumable: those over TLS, and those whose messages are
-compressed with a context. Agents, MCP servers, apps and pipes are started again, and their clients
-get CLOSE 1012. HTTP calls that are pending get 503.
+Connections, sessions and programs go on: terminals, processes, agents, MCP servers, apps and
+pipes, with the calls and turns that run in them. Clients over TLS cannot be carried over: those
+that are resumable are cut and come back by themselves, and the others get CLOSE 1012. Other HTTP
+calls that are pending get 503.
 
 URL is that of any path of the server: http+unix:SOCKET:/, or with --allow-upgrade at the server,
 http://HOST[:PORT]/ or https://HOST[:PORT]/. The token must permit everything. SIGUSR2 does the

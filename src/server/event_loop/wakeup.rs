@@ -18,6 +18,7 @@ use crate::server::access::Access;
 use crate::server::id::WAKER;
 #[cfg(feature = "tls")]
 use crate::server::tls::TlsConfig;
+use crate::sys::start_thread;
 
 /// Wakes the loop once, however often it rings before the loop has answered.
 #[derive(Clone)]
@@ -177,7 +178,7 @@ impl Reloading {
             bell.ring();
         };
         let thread = thread::Builder::new().name("reload".to_owned());
-        if thread.spawn(read.clone()).is_err() {
+        if start_thread(thread, read.clone()).is_err() {
             read();
         }
     }

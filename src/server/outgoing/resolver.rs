@@ -10,6 +10,7 @@ use std::thread;
 
 use crate::server::event_loop::wakeup::Bell;
 use crate::server::id::ClientId;
+use crate::sys::start_thread;
 
 /// The maximum number of threads. A resolver that gets no answer may block for a minute.
 const MAX_THREADS: usize = 8;
@@ -99,7 +100,7 @@ impl Resolver {
         let thread = thread::Builder::new()
             .name("resolver".to_owned())
             .stack_size(STACK);
-        let started = thread.spawn(move || {
+        let started = start_thread(thread, move || {
             let host = (question.host.as_str(), question.port);
             let resolved = host.to_socket_addrs().map(Iterator::collect);
             let resolved = resolved.map_err(classified);

@@ -46,6 +46,7 @@ use crate::protocol::{Rejection, Response, StatusCode};
 use crate::record::{Record, Saved, Saver, text_of};
 use crate::sys::{
     block_signals, monotonic_nanos, number_of, own_children, replace_program, set_passes,
+    start_thread, stop_again,
 };
 
 /// The maximum number of callers that wait for the end of an upgrade.
@@ -256,8 +257,7 @@ impl<S: Service> Server<S> {
             bell.ring();
         };
         let thread = thread::Builder::new().name("rehearsal".to_owned());
-        thread
-            .spawn(rehearse)
+        start_thread(thread, rehearse)
             .map_err(|error| Failure(format!("cannot start a thread: {error}")))?;
         upgrading.stage = Stage::Rehearsing;
         Ok(())
@@ -305,20 +305,33 @@ impl<S: Service> Server<S> {
                 .display()
                 .to_string())
         );
+        // From here on, the next program gets the signals.
+        let signals = match block_signals() {
+            Ok(signals) => signals,
+            Err(error) => return error,
+        };
         let carried = self.make_portable();
         if let Some(upgrading) = &mut self.upgrading {
             upgrading.end = (began, carried);
         }
         let written = self.write_state(true);
+        let must_stop = self.signals.as_mut().map_or(0, Signals::take) > 0;
         let replaced = written.and_then(|state| {
-            let signals = block_signals()?;
+            if must_stop {
+                return Err(io::Error::other("a signal to stop has come"));
+            }
             if let Some(upgrading) = &self.upgrading {
                 (upgrading.successor.before)();
             }
-            let error = self.execute(&state);
-            signals.restore()?;
-            io::Result::<Infallible>::Err(error)
+            io::Result::<Infallible>::Err(self.execute(&state))
         });
+        let restored = signals.restore();
+        if must_stop {
+            stop_again();
+        }
+        if let Err(error) = restored {
+            log::error!("cannot unblock signals: {error}");
+        }
         self.keep_descriptors();
         match replaced {
             Ok(never) => match never {},

@@ -20,7 +20,7 @@ use crate::server::event_loop::Server;
 use crate::server::id::ClientId;
 use crate::server::listener::PassedListener;
 use crate::server::service::Service;
-use crate::sys::{end_children, monotonic_nanos, take_passed, unblock_signals};
+use crate::sys::{end_children, monotonic_nanos, start_thread, take_passed, unblock_signals};
 
 /// The variable that tells the next program the number of the descriptor of the state: `PID:NUMBER`.
 const STATE: &str = "OUTRIGGER_STATE";
@@ -198,7 +198,7 @@ impl Passed {
         let bytes = self.from.into_bytes();
         let thread = thread::Builder::new().name("release".to_owned());
         // Without a thread, it is freed here.
-        let _ = thread.spawn(move || drop(bytes));
+        let _ = start_thread(thread, move || drop(bytes));
         self.version
     }
 
