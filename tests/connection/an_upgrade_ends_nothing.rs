@@ -299,12 +299,12 @@ fn only_an_operator_can_ask_for_an_upgrade() {
 /// The bug: the handler noted the signal, and the next program did not know of it.
 #[test]
 fn a_signal_to_stop_during_the_upgrade_stops_the_next_program() {
-    for _ in 0..8 {
+    for _ in 0..4 {
         let mut program = Program::start(&["echo", "--allow-upgrade"]);
         let address = program.address();
         let mut log = program.follow_log();
         // It takes a while to write down what these clients have not read.
-        let clients: Vec<_> = (0..8)
+        let clients: Vec<_> = (0..4)
             .map(|_| {
                 let mut wire = Wire::connect(address, "/");
                 wire.send_frame(BINARY, &vec![b'x'; 8 << 20]);
@@ -330,4 +330,23 @@ fn a_signal_to_upgrade_at_the_start_waits_until_it_is_handled() {
     let mut log = program.follow_log();
     log.expect("upgraded from version");
     Wire::connect(program.address(), "/");
+}
+
+/// The bug: the state could not be written, or the new program could not be tried.
+#[test]
+fn a_server_whose_descriptor_table_is_full_can_be_upgraded() {
+    let script = "ulimit -n 80; exec \"$0\" echo --listen 127.0.0.1:0 --handshake-timeout 0";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_outrigger")]);
+    let mut program = Program::spawn(&mut command);
+    let (address, mut log) = (program.address(), program.follow_log());
+    let mut client = Wire::connect(address, "/");
+    let _others: Vec<_> = (0..100).map(|_| Wire::open(address)).collect();
+    log.expect("cannot accept connections at the moment");
+    for _ in 0..2 {
+        program.signal(Signal::USR2);
+        log.expect("upgraded from version");
+        client.send_frame(TEXT, b"still here");
+        assert_eq!(client.read_frame().payload, b"still here");
+    }
 }

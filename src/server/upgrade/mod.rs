@@ -49,6 +49,9 @@ use crate::sys::{
     start_thread, stop_again,
 };
 
+/// The descriptors that an upgrade opens, and that are kept for it: the state, a child process with its pipes, and its end.
+const RESERVED: usize = 8;
+
 /// The maximum number of callers that wait for the end of an upgrade.
 const MAX_CALLERS: usize = 16;
 
@@ -139,11 +142,19 @@ pub(super) struct Upgrading {
     stage: Stage,
     /// Who waits for the end of the present upgrade.
     callers: Vec<ClientId>,
+    /// Descriptors that are closed before an upgrade needs as many. Otherwise, a server with a full table could not be upgraded.
+    reserve: Vec<File>,
     /// When the loop has stopped, in nanoseconds, and what has become of the connections.
     end: (u64, Carried),
     sender: Sender<Result<(), String>>,
     results: Receiver<Result<(), String>>,
     bell: Bell,
+}
+
+/// Opens descriptors to keep, as many as there are.
+fn reserve() -> Vec<File> {
+    let files = (0..RESERVED).map_while(|_| File::open("/").ok());
+    files.collect()
 }
 
 /// Why an upgrade has not taken place. The server goes on.
@@ -174,6 +185,7 @@ impl<S: Service> Server<S> {
             signals,
             stage: Stage::Idle,
             callers: Vec::new(),
+            reserve: reserve(),
             end: Default::default(),
             sender,
             results,
@@ -239,6 +251,9 @@ impl<S: Service> Server<S> {
         if let Some(obstacle) = self.obstacle() {
             return Err(Failure(obstacle.to_owned()));
         }
+        let kept = self.upgrading.as_mut();
+        let mut kept = kept.map_or_else(Vec::new, |one| std::mem::take(&mut one.reserve));
+        kept.pop();
         let state = self
             .write_state(false)
             .map_err(|error| Failure(format!("the state cannot be written: {error}")))?;
@@ -251,6 +266,7 @@ impl<S: Service> Server<S> {
         let (program, arguments) = (program.clone(), arguments.clone());
         let (sender, bell) = (upgrading.sender.clone(), upgrading.bell.clone());
         let rehearse = move || {
+            drop(kept);
             let result = rehearsal::run(&program, &arguments, state);
             // If the loop has ended, nobody waits for the result.
             let _ = sender.send(result);
@@ -269,7 +285,10 @@ impl<S: Service> Server<S> {
             return;
         };
         match upgrading.results.try_recv() {
-            Ok(Ok(())) => upgrading.stage = Stage::Agreed,
+            Ok(Ok(())) => {
+                upgrading.reserve = reserve();
+                upgrading.stage = Stage::Agreed;
+            }
             Ok(Err(why)) => self.end_upgrade(&Failure(why)),
             Err(_) => {}
         }
@@ -312,6 +331,7 @@ impl<S: Service> Server<S> {
         };
         let carried = self.make_portable();
         if let Some(upgrading) = &mut self.upgrading {
+            upgrading.reserve.clear();
             upgrading.end = (began, carried);
         }
         let written = self.write_state(true);
@@ -374,6 +394,7 @@ impl<S: Service> Server<S> {
             return;
         };
         upgrading.stage = Stage::Idle;
+        upgrading.reserve = reserve();
         (upgrading.successor.failed)();
         let callers = std::mem::take(&mut upgrading.callers);
         self.answer_callers(&callers, &Response::from(&failure.rejection()));
