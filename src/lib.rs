@@ -49,6 +49,7 @@
 //! | `server` | [`Server`], [`Service`], and the ready-made services in [`service`] |
 //! | `deflate` | permessage-deflate (RFC 7692) |
 //! | `tls` (implies `server`) | TLS 1.2 and 1.3, for listeners and for connections to other servers |
+//! | `screen` (implies `server`) | the screens of terminals in [`service::Processes`](crate::service): the calls `screen`, `wait` and `input` |
 //! | `mcp` (implies `server`) | [`service::Mcp`](crate::service), MCP servers over Streamable HTTP |
 //! | `cli` (implies `server`) | the program `outrigger` |
 //! | `client` (implies `cli`) | the program's commands `connect` and `attach` |

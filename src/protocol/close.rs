@@ -80,8 +80,11 @@ pub enum Cause {
     Memory,
     /// The peer sent more messages than the rate limit.
     RateLimit,
-    /// The client's connection was cut, and the client did not resume it in time.
+    /// The connection was cut, and was not resumed: the client did not come back in time, or the server that this side had
+    /// connected to no longer knew it.
     NotResumed,
+    /// A connection that this side had opened was cut, and no new one could be opened to resume it.
+    Unreachable,
     /// The token that the peer presented is no longer accepted.
     Revoked,
     /// An operator disconnected the client.
@@ -105,6 +108,7 @@ crate::record::record_names!(Cause {
     Memory,
     RateLimit,
     NotResumed,
+    Unreachable,
     Revoked,
     Operator,
     Service,
@@ -113,7 +117,7 @@ crate::record::record_names!(Cause {
 
 impl Cause {
     /// Every cause, for tables of counters.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::PeerClose,
         Self::Eof,
         Self::ReadError,
@@ -125,6 +129,7 @@ impl Cause {
         Self::Memory,
         Self::RateLimit,
         Self::NotResumed,
+        Self::Unreachable,
         Self::Revoked,
         Self::Operator,
         Self::Service,
@@ -148,7 +153,8 @@ impl Cause {
             | Self::ReadError
             | Self::WriteError
             | Self::PingTimeout
-            | Self::NotResumed => false,
+            | Self::NotResumed
+            | Self::Unreachable => false,
         }
     }
 
@@ -166,6 +172,7 @@ impl Cause {
             Self::Memory => "memory",
             Self::RateLimit => "rate_limit",
             Self::NotResumed => "not_resumed",
+            Self::Unreachable => "unreachable",
             Self::Revoked => "revoked",
             Self::Operator => "operator",
             Self::Service => "service",

@@ -218,7 +218,7 @@ pub trait Outgoing {
     }
 
     /// A connection that [`Context::connect`] began could not be opened, and no further attempt is made. Its id is no longer
-    /// valid. If the connection was open, it was cut and could not be resumed: `disconnected` follows.
+    /// valid.
     fn connect_failed(&mut self, ctx: &mut Context, client: ClientId, error: &ConnectError) {
         let _ = (ctx, client, error);
     }
@@ -471,7 +471,8 @@ impl Route {
         Self { hint, ..self }
     }
 
-    /// Requires no token, because the answer holds nothing secret, such as a page. Host and Origin are checked.
+    /// Requires neither a token nor a scope, because the answer holds nothing secret, such as a page. A token is not looked at, so
+    /// [`Context::principal`] and [`Context::scope`] are those of a peer without one. Host and Origin are checked.
     #[must_use]
     pub fn public(self) -> Self {
         Self {

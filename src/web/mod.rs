@@ -200,7 +200,7 @@ impl Service for Site {
         Ok(if request.path() == LOG {
             route.with_scope(Scope::All)
         } else {
-            route.with_scope(Scope::Metrics).public()
+            route.public()
         })
     }
 

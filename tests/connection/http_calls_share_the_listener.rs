@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use outrigger::{Report, Server, Service};
+use outrigger::{
+    ClientId, Context, Rejection, Report, Request, Response, Route, Server, Service, StatusCode,
+    Token,
+};
 
 use crate::common::{TestServer, Told, Wire, impatient, patient, request};
 
@@ -395,6 +398,39 @@ impl Report for NotReady {
     fn is_ready(&self) -> bool {
         false
     }
+}
+
+/// A service that everybody may call.
+struct Page;
+
+impl Service for Page {
+    fn route(&self, _: &Request<'_>) -> Result<Route, Rejection> {
+        Ok(Route::call().public())
+    }
+
+    fn call(&mut self, ctx: &mut Context, caller: ClientId, _: &Request<'_>, _: &[u8]) {
+        ctx.respond(caller, &Response::json(StatusCode::OK, "{}"));
+    }
+}
+
+#[test]
+fn a_public_call_needs_neither_a_token_nor_a_scope() {
+    // The bug: everybody got 403 once there was a token, because a peer without one has the lowest scope.
+    let mut config = patient();
+    config.listen = vec![([127, 0, 0, 1], 0).into()];
+    config.access.tokens = Token::new("s3cret").into();
+    let server = Server::bind(config, Page).expect("a free port");
+    let address = server.local_addresses()[0].tcp().expect("TCP");
+    let handle = server.handle();
+    let loop_thread = std::thread::spawn(move || server.run().expect("the loop runs"));
+    for target in ["/page", "/page?token=s3cret", "/page?token=wrong"] {
+        let mut wire = Wire::open(address);
+        wire.send(&get(target));
+        let (answer, _) = wire.read_response();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
+    handle.stop().expect("the server runs");
+    loop_thread.join().expect("no panic");
 }
 
 #[test]

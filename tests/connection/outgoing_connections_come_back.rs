@@ -17,7 +17,7 @@ use outrigger::{
 #[derive(Debug)]
 enum Heard {
     Opened(ClientId, bool),
-    Failed(ClientId, String, Option<u16>),
+    Failed(String, Option<u16>),
     Retrying,
     Cut,
     Resumed,
@@ -121,8 +121,8 @@ impl Outgoing for Counter {
         }
     }
 
-    fn connect_failed(&mut self, _: &mut Context, client: ClientId, error: &ConnectError) {
-        self.tell(Heard::Failed(client, error.to_string(), error.status()));
+    fn connect_failed(&mut self, _: &mut Context, _: ClientId, error: &ConnectError) {
+        self.tell(Heard::Failed(error.to_string(), error.status()));
     }
 
     fn connect_retrying(
@@ -212,7 +212,7 @@ impl Caller {
 
     fn failed(&self) -> (String, Option<u16>) {
         match self.outcome() {
-            Heard::Failed(_, error, status) => (error, status),
+            Heard::Failed(error, status) => (error, status),
             other => panic!("{other:?}"),
         }
     }
@@ -308,15 +308,11 @@ fn a_server_that_does_not_know_the_token_is_reported_as_such() {
         panic!("it is resumable");
     };
     assert!(matches!(caller.outcome(), Heard::Cut));
-    match caller.outcome() {
-        Heard::Failed(failed, error, None) => {
-            assert!(failed == id && error.contains("no longer knows"), "{error}");
-        }
-        other => panic!("{other:?}"),
-    }
+    // The bug: `connect_failed` reported it, too, although the connection was open.
     match caller.outcome() {
         Heard::Disconnected(gone, reason) => {
-            assert_eq!((gone, reason.cause), (id, Cause::NotResumed))
+            assert_eq!((gone, reason.cause), (id, Cause::NotResumed));
+            assert!(reason.reason.contains("no longer knows"), "{reason}");
         }
         other => panic!("{other:?}"),
     }
@@ -425,7 +421,7 @@ fn what_was_sent_before_a_close_arrives_although_the_connection_is_cut() {
                 );
                 break;
             }
-            Heard::Failed(_, error, _) => panic!("{error}"),
+            Heard::Failed(error, _) => panic!("{error}"),
             _ => {}
         }
     }
@@ -436,6 +432,30 @@ fn what_was_sent_before_a_close_arrives_although_the_connection_is_cut() {
     for (number, got) in got[..got.len() - 1].iter().enumerate() {
         assert_eq!(got, text(number as u64).as_bytes());
     }
+}
+
+#[test]
+fn a_close_that_cannot_be_delivered_is_no_success() {
+    let server = TestServer::echo(resumable());
+    let proxy = Cutter::start(Some(server.address), Vec::new());
+    let retry = Retry::default().with_give_up(Duration::from_millis(200));
+    let connect = to(proxy.address).resumable().with_retry(retry);
+    let caller = Caller::start(connect, 0, true);
+    let Heard::Opened(id, true) = caller.outcome() else {
+        panic!("it is resumable");
+    };
+    proxy.set_target(None);
+    proxy.cut();
+    assert!(matches!(caller.outcome(), Heard::Cut));
+    // The bug: `connect_failed` had the error, and the reason here was the CLOSE that waited.
+    match caller.outcome() {
+        Heard::Disconnected(gone, reason) => assert_eq!(
+            (gone, reason.cause, reason.code),
+            (id, Cause::Unreachable, CloseCode::ABNORMAL)
+        ),
+        other => panic!("{other:?}"),
+    }
+    caller.stop_and_expect_silence();
 }
 
 #[test]

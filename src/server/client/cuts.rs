@@ -21,6 +21,7 @@ pub(super) fn is_cut(reason: &CloseReason, peer_close: Option<CloseCode>) -> boo
         | Cause::Memory
         | Cause::RateLimit
         | Cause::NotResumed
+        | Cause::Unreachable
         | Cause::Revoked
         | Cause::Operator
         | Cause::Shutdown => false,
@@ -53,6 +54,7 @@ pub(super) fn is_cut_by_server(reason: &CloseReason, peer_close: Option<CloseCod
         | Cause::Memory
         | Cause::RateLimit
         | Cause::NotResumed
+        | Cause::Unreachable
         | Cause::Revoked
         | Cause::Operator
         | Cause::Shutdown => false,

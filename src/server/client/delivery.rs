@@ -8,7 +8,7 @@ use super::cuts::may_wait;
 use super::input::{ReadGate, Why};
 use super::outbox::Outbox;
 use super::upstream::{LastConnection, Upstream};
-use crate::protocol::{Accept, CloseReason, Time};
+use crate::protocol::{Accept, Cause, CloseReason, Time};
 use crate::record::record;
 use crate::server::config::ResumeConfig;
 use crate::server::resume::token::{ResumeToken, Secret};
@@ -376,7 +376,10 @@ impl Delivery {
     /// Ends the client for good after a cut. An earlier reason takes precedence.
     pub(super) fn end(&mut self, reason: CloseReason) {
         if self.ended.is_none() {
-            self.ended = Some(self.closing.take().unwrap_or(reason));
+            // The peer has not received a CLOSE that waits, nor the messages before it.
+            let closing = self.closing.take();
+            let closing = closing.filter(|_| reason.cause != Cause::Unreachable);
+            self.ended = Some(closing.unwrap_or(reason));
         }
     }
 

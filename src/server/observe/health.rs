@@ -20,7 +20,8 @@ fn is_failure(cause: Cause) -> bool {
         | Cause::PingTimeout
         | Cause::SlowConsumer
         | Cause::Memory
-        | Cause::RateLimit => true,
+        | Cause::RateLimit
+        | Cause::Unreachable => true,
         Cause::PeerClose
         | Cause::Eof
         | Cause::IdleTimeout

@@ -11,6 +11,7 @@
 //!    +---------------- a failed attempt ---------------+
 //! ```
 
+use std::borrow::Cow;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -428,22 +429,20 @@ impl<S: Service> Server<S> {
             return;
         }
         log::info!("{target} cannot come back: {error}");
-        // The server's message is for the authors of clients.
-        let error = match error.status() {
-            Some(410) => ConnectError::NotResumed("the server no longer knows this connection"),
-            Some(421) => ConnectError::NotResumed("the node that has this connection is gone"),
-            _ => error,
+        let gone = |why: &'static str| (Cause::NotResumed, why.into());
+        let (cause, why): (_, Cow<'static, str>) = match error {
+            ConnectError::NotResumed(why) => gone(why),
+            ConnectError::Cancelled if self.ctx.is_stopping() => {
+                (Cause::Shutdown, error.to_string().into())
+            }
+            // The server's message is meant for client developers, so it is replaced.
+            _ => match error.status() {
+                Some(410) => gone("the server no longer knows this connection"),
+                Some(421) => gone("the node that has this connection is gone"),
+                _ => (Cause::Unreachable, error.to_string().into()),
+            },
         };
-        // If this side has sent CLOSE, the server has ended the connection because of it.
-        let client = self.ctx.core.registry.get(target);
-        let was_closed = matches!(error, ConnectError::NotResumed(_))
-            && client
-                .and_then(|client| client.wire.delivery())
-                .is_some_and(Delivery::is_closing);
-        if !was_closed {
-            self.call_outgoing(|service, ctx| service.connect_failed(ctx, target, &error));
-        }
-        let reason = CloseReason::new(Cause::NotResumed, CloseCode::ABNORMAL, error.to_string());
+        let reason = CloseReason::new(cause, CloseCode::ABNORMAL, why);
         self.ctx
             .core
             .with(target, |client, env| client.end(env, reason));

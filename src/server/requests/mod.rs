@@ -125,7 +125,9 @@ fn route<S: Service>(
     } else if !is_served && !resume::is_return(request) {
         return Err(Rejection::unavailable("stopping").because("stopping"));
     } else {
-        ctx.core.check_scope(id, route.scope)?;
+        if !route.is_public {
+            ctx.core.check_scope(id, route.scope)?;
+        }
         route
     };
     match route {

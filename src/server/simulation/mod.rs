@@ -253,9 +253,8 @@ impl Outgoing for Witness {
 
     fn connect_failed(&mut self, ctx: &mut Context, client: ClientId, error: &ConnectError) {
         assert!(!self.gone.contains(&client), "nothing follows the end");
-        if self.ours.failed(client, error) {
-            assert!(self.gone.insert(client), "{client} fails once");
-        }
+        self.ours.failed(client, error);
+        assert!(self.gone.insert(client), "{client} fails once");
         self.ours.act(ctx, client);
     }
 

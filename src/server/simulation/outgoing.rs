@@ -17,8 +17,6 @@ pub(crate) struct Ours {
     pub(crate) connecting: BTreeSet<ClientId>,
     /// Those that were opened, and whether they are cut.
     pub(crate) open: BTreeMap<ClientId, bool>,
-    /// The connections that cannot come back, and whose service will see `disconnected`.
-    doomed: BTreeSet<ClientId>,
     /// All connections that were ever begun.
     known: BTreeSet<ClientId>,
     /// The messages that were received from each.
@@ -133,19 +131,13 @@ impl Ours {
         self.open.insert(client, false);
     }
 
-    /// Returns whether the connection is gone.
-    pub(crate) fn failed(&mut self, client: ClientId, error: &ConnectError) -> bool {
+    pub(crate) fn failed(&mut self, client: ClientId, error: &ConnectError) {
         let text = error.to_string();
         assert!(
             !text.contains(['\n', '\r', '\u{1b}']) && !text.ends_with('.'),
             "{text}"
         );
-        if self.connecting.remove(&client) {
-            return true;
-        }
-        assert_eq!(self.open.get(&client), Some(&true), "{client} was cut");
-        assert!(self.doomed.insert(client), "{client} fails once");
-        false
+        assert!(self.connecting.remove(&client), "{client} was being opened");
     }
 
     pub(crate) fn retrying(&self, client: ClientId, error: &ConnectError, delay: Duration) {
@@ -155,7 +147,6 @@ impl Ours {
             self.connecting.contains(&client) || is_cut,
             "{client} is being opened"
         );
-        assert!(!self.doomed.contains(&client), "{client} has failed");
     }
 
     pub(crate) fn cut(&mut self, client: ClientId) {
@@ -167,7 +158,6 @@ impl Ours {
     }
 
     pub(crate) fn resumed(&mut self, client: ClientId) {
-        assert!(!self.doomed.contains(&client), "{client} has failed");
         assert_eq!(
             self.open.insert(client, false),
             Some(true),
@@ -177,12 +167,11 @@ impl Ours {
 
     pub(crate) fn disconnected(&mut self, client: ClientId) {
         self.open.remove(&client);
-        self.doomed.remove(&client);
     }
 
     /// Checks that the service has seen everything at the end.
     pub(crate) fn check_end(&self) {
         assert!(self.connecting.is_empty(), "every attempt has ended");
-        assert!(self.open.is_empty() && self.doomed.is_empty());
+        assert!(self.open.is_empty());
     }
 }

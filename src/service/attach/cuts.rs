@@ -7,7 +7,7 @@ use super::{Attach, MAX_REATTACH, Phase, REATTACH, REDRAW, Streams};
 use crate::service::process::Control;
 use crate::sys::{TerminalSize, terminal_size};
 use crate::text::printable;
-use crate::{CloseReason, Context, Message};
+use crate::{Cause, CloseReason, Context, Message};
 
 impl Attach {
     pub(super) fn notice_cut(&self) {
@@ -20,7 +20,6 @@ impl Attach {
     /// A cut connection continues.
     pub(super) fn come_back(&mut self, ctx: &mut Context) {
         self.phase = Phase::Open;
-        self.not_resumed = None;
         let is_new = std::mem::take(&mut self.is_restarting);
         if is_new && let Some(keyboard) = &mut self.keyboard {
             // They were typed for the program before.
@@ -55,12 +54,9 @@ impl Attach {
     /// The connection is gone for good, except that a process may be attached to again, and that a server that restarts
     /// begins a new program.
     pub(super) fn lose(&mut self, ctx: &mut Context, reason: &CloseReason) {
-        let (reason, gave_up) = match self.not_resumed.take() {
-            Some(failure) => failure,
-            None => (printable(reason.reason.as_bytes()), false),
-        };
-        if gave_up {
-            return self.fail(ctx, format!("connection lost; gave up: {reason}"));
+        let why = printable(reason.reason.as_bytes());
+        if reason.cause == Cause::Unreachable {
+            return self.fail(ctx, format!("connection lost; gave up: {why}"));
         }
         if self.is_restarting
             && let Some(display) = &mut self.display
@@ -86,7 +82,7 @@ impl Attach {
         }
         self.fail(
             ctx,
-            format!("connection lost: {reason}; the program has ended or will end"),
+            format!("connection lost: {why}; the program has ended or will end"),
         );
     }
 

@@ -118,8 +118,6 @@ pub(crate) struct Attach {
     ending: SharedEnding,
     phase: Phase,
     client: Option<ClientId>,
-    /// Why the connection could not be resumed, and whether the loop has given up.
-    not_resumed: Option<(String, bool)>,
     keyboard: Option<Keyboard>,
     display: Option<Display>,
     signals: Option<TerminalSignals>,
@@ -165,7 +163,6 @@ impl Attach {
             ending: Rc::clone(&ending),
             phase: Phase::Opening,
             client: None,
-            not_resumed: None,
             keyboard: None,
             display: None,
             signals: None,
@@ -573,12 +570,7 @@ impl Outgoing for Attach {
         }
     }
 
-    fn connect_failed(&mut self, ctx: &mut Context, client: ClientId, error: &ConnectError) {
-        if ctx.is_detached(client) {
-            // `disconnected` follows.
-            self.not_resumed = Some((error.to_string(), error.is_retryable()));
-            return;
-        }
+    fn connect_failed(&mut self, ctx: &mut Context, _: ClientId, error: &ConnectError) {
         self.client = None;
         let url = self.config.connect.target();
         match (self.phase, error.status()) {

@@ -164,8 +164,6 @@ pub struct Bridge {
     /// Messages for the next connection, and their size in bytes.
     pending: VecDeque<OwnedMessage>,
     pending_bytes: usize,
-    /// Why a connection that was cut could not be resumed, and whether a new one can take its place.
-    not_resumed: Option<(String, bool)>,
     /// The number of unstable connections in a row, and when the first of them ended.
     unstable: u32,
     unstable_since: Option<Time>,
@@ -198,7 +196,6 @@ impl Bridge {
             stage: Stage::Running,
             pending: VecDeque::new(),
             pending_bytes: 0,
-            not_resumed: None,
             unstable: 0,
             unstable_since: None,
             silence: SilenceWatch::default(),
@@ -334,19 +331,18 @@ impl Service for Bridge {
         // However long a connection took: if it has not continued the last one, nothing has passed.
         let was_stable = has_returned && ctx.now().since(since) >= STABLE;
         let text = describe(ending);
-        match (ending.cause, ending.code, self.not_resumed.take()) {
+        match (ending.cause, ending.code) {
             _ if ctx.is_stopping() => self.finish(ctx, None),
-            (_, _, Some((error, true))) => self.handle_loss(ctx, &error, was_stable),
-            (_, _, Some((error, false))) => {
+            (Cause::Unreachable, _) => {
                 let target = self.config.connect.target();
-                let failure = format!("cannot connect to {target} again: {error}");
-                self.fail(ctx, &error, Some(failure));
+                let failure = format!("cannot connect to {target} again: {text}");
+                self.fail(ctx, &text, Some(failure));
             }
-            (Cause::Service, ..) if self.stage == Stage::Closing => self.finish(ctx, None),
-            (Cause::PeerClose, CloseCode::NORMAL | CloseCode::NONE, _) => {
+            (Cause::Service, _) if self.stage == Stage::Closing => self.finish(ctx, None),
+            (Cause::PeerClose, CloseCode::NORMAL | CloseCode::NONE) => {
                 self.fail(ctx, &text, None);
             }
-            (_, CloseCode::TAKEN_OVER, _) => {
+            (_, CloseCode::TAKEN_OVER) => {
                 let failure = "another connection has taken over".to_owned();
                 self.fail(ctx, &text, Some(failure));
             }
@@ -438,13 +434,6 @@ impl Outgoing for Bridge {
                 self.finish(ctx, None);
             }
             Link::Opening(opening) if opening == client => self.fail_to_connect(ctx, error),
-            // `disconnected` follows.
-            Link::Returning { client: open, .. } | Link::Open { client: open, .. }
-                if open == client =>
-            {
-                let is_gone = matches!(error, ConnectError::NotResumed(_));
-                self.not_resumed = Some((error.to_string(), is_gone));
-            }
             _ => {}
         }
     }
