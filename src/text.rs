@@ -1,4 +1,14 @@
-//! Untrusted text in messages for people: in the log, and on the terminals of users.
+//! Text from outside: how it is shown to people, in the log and on terminals, and the mark that some programs write before it.
+
+/// The text without the byte order mark that some programs write first. RFC 8259 section 8.1 lets a reader of JSON ignore it.
+pub(crate) fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
+/// The same for bytes that may not be UTF-8.
+pub(crate) fn bytes_without_mark(bytes: &[u8]) -> &[u8] {
+    bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
+}
 
 /// Escapes the characters of untrusted text that control a terminal, so that the text stays on one line and shows what it says.
 pub(crate) fn printable(bytes: &[u8]) -> String {

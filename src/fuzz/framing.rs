@@ -162,10 +162,7 @@ fn split_message(stream: &[u8], limit: usize) -> Result<(&[u8], &[u8]), FramingE
     loop {
         let visible = &stream[at..stream.len().min(MAX_HEADER)];
         let Some(end) = visible.iter().position(|&byte| byte == b'\n') else {
-            let text = String::from_utf8_lossy(visible).to_ascii_lowercase();
-            let is_field = ["content-length:", "content-type:", "\r"]
-                .iter()
-                .any(|name| name.starts_with(&text) || (*name != "\r" && text.starts_with(name)));
+            let is_field = visible.is_empty() || visible == b"\r" || is_named(visible);
             return Err(match is_field {
                 false => FramingError::NoContentLength(String::new()),
                 true if stream.len() >= MAX_HEADER => FramingError::HeaderTooLong(String::new()),
@@ -195,13 +192,22 @@ fn split_message(stream: &[u8], limit: usize) -> Result<(&[u8], &[u8]), FramingE
             if !is_number || length.replace(digits.to_owned()).is_some() {
                 return Err(FramingError::InvalidContentLength(String::new()));
             }
-        } else if !text.starts_with("content-type:") {
+        } else if !(line.contains(&b':') && is_named(line)) {
             return Err(FramingError::NoContentLength(String::new()));
         }
         if at >= MAX_HEADER {
             return Err(FramingError::HeaderTooLong(String::new()));
         }
     }
+}
+
+/// Whether a line begins with the name of a field, or a part of it.
+fn is_named(line: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(line);
+    let name = text.split(':').next().unwrap_or_default();
+    let others = "!#$%&'*+-.^_`|~";
+    let is_allowed = |one: char| one.is_ascii_alphanumeric() || others.contains(one);
+    !name.is_empty() && name.chars().all(is_allowed)
 }
 
 /// Parses any text as a message. The parser agrees with serde_json on what is JSON and on the values in it.

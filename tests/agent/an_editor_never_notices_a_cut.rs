@@ -393,6 +393,12 @@ fn the_server_decides_how_the_bridge_ends() {
     for (code, exit, says) in [
         (1000, 0, ""),
         (4001, 1, "outrigger: another connection has taken over\n"),
+        // The bug: `connect` started the program again, for an hour.
+        (
+            4011,
+            1,
+            "outrigger: the program behind the server has failed: the connection was closed with code 4011\n",
+        ),
     ] {
         let (mut server, address) = app(&[]);
         let mut bridge = connect(&url(address), &[]);

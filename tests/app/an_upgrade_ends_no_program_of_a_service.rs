@@ -316,7 +316,7 @@ fn programs_that_start_or_exit_during_an_upgrade_are_not_forgotten() {
         upgrade(address);
         for (number, wire) in wires.iter_mut().enumerate() {
             assert_eq!(text(wire), format!("end {number}"));
-            let code = if number == 0 { 1000 } else { 1011 };
+            let code = if number == 0 { 1000 } else { 4011 };
             let reason = format!("Program exited with code {number}");
             assert_eq!(wire.read_close(), (code, reason));
             wire.send_close(code);

@@ -77,16 +77,16 @@ fn a_client_gets_all_output_and_then_how_the_program_ended() {
         (
             "printf b; exit 3",
             &["b"],
-            1011,
+            4011,
             "Program exited with code 3",
         ),
         (
             "printf half; kill -9 $$",
             &["half"],
-            1011,
+            4011,
             "Program was killed by signal 9",
         ),
-        ("exit 1", &[], 1011, "Program exited with code 1"),
+        ("exit 1", &[], 4011, "Program exited with code 1"),
         // One that writes much at its end.
         (
             "yes | head -n 20000; echo end",
@@ -137,7 +137,7 @@ fn content_length_separates_messages_in_both_directions() {
     // What the program reads has the header of the protocol, and what it writes may have it in other forms.
     let read = TraceFile::new("pipe-headers");
     let script = format!(
-        r"printf 'content-length:2\r\nContent-Type: x\r\n\r\n{{}}'; printf 'Content-Length: 1\n\n\377'; head -c 25 >{}",
+        r"printf 'content-length:2\r\nContent-Type: x\r\nX-Trace: a b\r\n\r\n{{}}'; printf 'Content-Length: 1\n\n\377'; head -c 25 >{}",
         read.path()
     );
     let server = pipe(&["--framing", "content-length"], &script);
@@ -162,8 +162,8 @@ fn output_that_is_not_framed_ends_the_client_with_an_error_that_shows_it() {
         ),
         (
             "content-length",
-            "printf 'Listening'; cat",
-            "No Content-Length: Listening",
+            "printf 'Listening on'; cat",
+            "No Content-Length: Listening on",
         ),
         (
             "content-length",
@@ -220,7 +220,7 @@ fn output_that_is_not_framed_ends_the_client_with_an_error_that_shows_it() {
         let reason = reason.replace("x\\nx", &"x".repeat(86));
         let server = pipe(&["--framing", framing, "--max-message", "1000000"], &script);
         let mut wire = Wire::connect(server.address(), "/");
-        assert_eq!(wire.read_close(), (1011, reason), "{script}");
+        assert_eq!(wire.read_close(), (4011, reason), "{script}");
     }
 }
 
@@ -353,7 +353,7 @@ fn a_program_that_cannot_be_started_closes_its_client_with_the_reason() {
     let server = Program::start(&["pipe", "--", &path]);
     let mut wire = Wire::connect(server.address(), "/");
     let (code, reason) = wire.read_close();
-    assert_eq!(code, 1011);
+    assert_eq!(code, 4011);
     assert!(
         reason.starts_with("cannot start ") && reason.contains("No such file"),
         "{reason}"
@@ -366,7 +366,7 @@ fn a_program_that_closes_a_stream_does_not_hold_its_client() {
     let server = pipe(&[], "echo one; exec >&-; exec sleep 1000");
     let mut wire = Wire::connect(server.address(), "/");
     assert_eq!(text(&mut wire), "one");
-    let ended = (1011, "Program was killed by signal 15".to_owned());
+    let ended = (4011, "Program was killed by signal 15".to_owned());
     assert_eq!(wire.read_close(), ended);
 
     // Without input, it still writes.
@@ -677,7 +677,7 @@ fn a_killed_program_ends_only_its_own_client() {
     let pids = wires.each_mut().map(text);
     let pid = Pid::from_raw(pids[0].parse().expect("a number")).expect("a pid");
     kill_process(pid, Signal::KILL).expect("it runs");
-    let ended = (1011, "Program was killed by signal 9".to_owned());
+    let ended = (4011, "Program was killed by signal 9".to_owned());
     assert_eq!(wires[0].read_close(), ended);
     wires[1].send_frame(TEXT, b"still here");
     assert_eq!(text(&mut wires[1]), "still here");

@@ -38,7 +38,7 @@ use super::silence::SilenceWatch;
 use super::{Advise, Framing};
 use crate::protocol::client::ResponseHead;
 use crate::sys::drop_code;
-use crate::text::printable;
+use crate::text::{printable, without_mark};
 use crate::{
     Cause, ClientId, CloseCode, CloseReason, Connect, ConnectError, Context, Message, Outgoing,
     OwnedMessage, Readiness, Retry, Service, SourceId, Time, TimerId,
@@ -301,6 +301,7 @@ impl Service for Bridge {
         match message {
             _ if !self.config.json => output.raw(ctx, message.as_bytes()),
             Message::Text(text) => {
+                let text = without_mark(text);
                 if !self.handle_return(ctx, client, text) {
                     self.handle_text(ctx, text);
                 }
@@ -341,6 +342,10 @@ impl Service for Bridge {
             (Cause::Service, _) if self.stage == Stage::Closing => self.finish(ctx, None),
             (Cause::PeerClose, CloseCode::NORMAL | CloseCode::NONE) => {
                 self.fail(ctx, &text, None);
+            }
+            (Cause::PeerClose, CloseCode::PROGRAM_FAILED) => {
+                let failure = format!("the program behind the server has failed: {text}");
+                self.fail(ctx, &text, Some(failure));
             }
             (_, CloseCode::TAKEN_OVER) => {
                 let failure = "another connection has taken over".to_owned();

@@ -224,9 +224,8 @@ impl Decoder {
     }
 }
 
-/// The fields that a header block may have.
+/// The field that a header block needs. Others are ignored, as in HTTP.
 const LENGTH: &[u8] = b"content-length:";
-const TYPE: &[u8] = b"content-type:";
 
 /// A larger buffer is freed after each message.
 const KEPT_BUFFER: usize = 64 << 10;
@@ -382,7 +381,7 @@ impl ContentLength {
                 Some(value) => length = Some(value),
                 None => return Err(FramingError::InvalidContentLength(self.start(rest))),
             }
-        } else if value_of(field, TYPE).is_none() {
+        } else if !field.contains(&b':') || !may_become_field(field) {
             return Err(FramingError::NoContentLength(self.start(rest)));
         }
         if self.held.len() == MAX_HEADER {
@@ -432,13 +431,11 @@ impl ContentLength {
     }
 }
 
-/// Whether an incomplete line may become a header field or an empty line.
+/// Whether an incomplete line may become a header field or an empty line. The name of a field has no space, unlike most log lines.
 fn may_become_field(line: &[u8]) -> bool {
-    let begins = |name: &[u8]| {
-        let count = line.len().min(name.len());
-        line[..count].eq_ignore_ascii_case(&name[..count])
-    };
-    line == b"\r" || begins(LENGTH) || begins(TYPE)
+    let is_in_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    let name = line.split(|byte| *byte == b':').next().unwrap_or_default();
+    line == b"\r" || line.is_empty() || (!name.is_empty() && name.iter().all(is_in_name))
 }
 
 /// The value of a field, if the line has this name. `name` ends with the colon.

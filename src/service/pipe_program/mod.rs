@@ -60,14 +60,10 @@ fn to_message(framing: Framing, bytes: &[u8]) -> Message<'_> {
     }
 }
 
-/// How a client is closed when its program has exited.
-fn ending(status: Option<ExitStatus>) -> (CloseCode, String) {
+/// How a client is closed when its program has exited: with `failure` if the program has failed.
+fn ending(status: Option<ExitStatus>, failure: CloseCode) -> (CloseCode, String) {
     let is_clean = status.is_some_and(|status| status.success());
-    let code = if is_clean {
-        CloseCode::NORMAL
-    } else {
-        CloseCode::INTERNAL
-    };
+    let code = if is_clean { CloseCode::NORMAL } else { failure };
     (code, format!("Program {}", describe(status)))
 }
 

@@ -169,7 +169,7 @@ impl PipePerClient {
                 {
                     log::warn!("invalid output of the program of {client}: {failure}");
                     *is_ignored = true;
-                    ctx.close(client, CloseCode::INTERNAL, failure);
+                    ctx.close(client, CloseCode::PROGRAM_FAILED, failure);
                 }
                 if turn.is_over(ctx) || (!is_orphan && ctx.is_congested(client)) {
                     ControlFlow::Break(())
@@ -187,7 +187,7 @@ impl PipePerClient {
             log::debug!("the program of {client} {}", describe(status));
             // A stopping server closes the client itself.
             if !self.is_stopping {
-                let (code, reason) = ending(status);
+                let (code, reason) = ending(status, CloseCode::PROGRAM_FAILED);
                 ctx.close(client, code, reason);
             }
             return;
@@ -270,7 +270,7 @@ impl Service for PipePerClient {
             }
             Err(error) => {
                 log::error!("{error}");
-                ctx.close(client, CloseCode::INTERNAL, error.to_string());
+                ctx.close(client, CloseCode::PROGRAM_FAILED, error.to_string());
             }
         }
     }

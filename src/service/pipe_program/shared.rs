@@ -187,7 +187,7 @@ impl PipeShared {
         }
         let (code, reason) = match self.invalid.take() {
             Some(reason) => (CloseCode::INTERNAL, reason),
-            None => ending(status),
+            None => ending(status, CloseCode::INTERNAL),
         };
         for client in ctx.clients() {
             ctx.close(client, code, reason.clone());
