@@ -139,7 +139,7 @@ impl Add<Duration> for Time {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Timeouts {
-    /// From the TCP connection to the last byte of the request head.
+    /// From the TCP connection, or the first byte of a further request, to the last byte of the request head.
     pub handshake: Option<Duration>,
     /// Between two PINGs.
     pub ping_interval: Option<Duration>,
@@ -200,6 +200,10 @@ impl Default for Timeouts {
         }
     }
 }
+
+/// How long a connection is kept open for another HTTP request. Proxies reuse a connection for 60 s by default, and a request that
+/// crosses with the end of its connection fails.
+pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(75);
 
 /// The result of [`WebSocket::handle_timeout`](super::WebSocket::handle_timeout) and
 /// [`HttpConnection::handle_timeout`](super::HttpConnection::handle_timeout).

@@ -4,13 +4,13 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix;
-use std::time::Duration;
 
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
 use serde_json::Value;
 
 use super::tls::{Scratch, TlsStream};
+use crate::protocol::Timeouts;
 #[cfg(any(test, fuzzing))]
 use crate::record::Saved;
 use crate::record::{Loader, Record, RecordError, Restored, Saver};
@@ -207,16 +207,18 @@ impl Stream {
         }
     }
 
-    /// Lets the kernel probe the peer of a TCP socket after `idle` without a byte, and end the connection if nothing arrives, or if
-    /// the peer takes no output, for `patience`. Without these times, those of the system apply.
-    pub(super) fn set_keepalive(&self, idle: Option<Duration>, patience: Option<Duration>) {
+    /// Lets the kernel probe the peer of a TCP socket after the interval of PINGs without a byte, and end the connection if nothing
+    /// arrives for the time limit of PONGs. With `limits_output`, it also ends one whose peer takes no output for that time. Without
+    /// these times, those of the system apply.
+    pub(super) fn set_keepalive(&self, timeouts: &Timeouts, limits_output: bool) {
+        let (idle, patience) = (timeouts.ping_interval, timeouts.ping_timeout);
         match self {
             Self::Socket(stream) => {
-                if let Err(error) = set_keepalive(stream, idle, patience) {
+                if let Err(error) = set_keepalive(stream, idle, patience, limits_output) {
                     log::debug!("SO_KEEPALIVE failed: {error}");
                 }
             }
-            Self::Tls(stream) => stream.socket().set_keepalive(idle, patience),
+            Self::Tls(stream) => stream.socket().set_keepalive(timeouts, limits_output),
             Self::Closed => {}
             #[cfg(any(test, fuzzing))]
             Self::Memory(_) => {}

@@ -28,11 +28,12 @@ const BACKLOG: i32 = 4096;
 const PROBES: u32 = 4;
 
 /// Lets the kernel probe the peer of a TCP socket after `idle` of silence, and end the connection after `patience` without an answer.
-/// Does nothing if the socket is no TCP socket.
+/// With `limits_output`, it also ends one whose peer takes no output for that time. Does nothing if the socket is no TCP socket.
 pub(crate) fn set_keepalive(
     socket: impl AsFd,
     idle: Option<Duration>,
     patience: Option<Duration>,
+    limits_output: bool,
 ) -> io::Result<()> {
     if getpeername(&socket)?.is_none_or(|peer| peer.address_family() == AddressFamily::UNIX) {
         return Ok(());
@@ -47,10 +48,14 @@ pub(crate) fn set_keepalive(
         set_tcp_keepintvl(&socket, seconds(patience / PROBES))?;
         set_tcp_keepcnt(&socket, PROBES)?;
         #[cfg(target_os = "linux")]
-        rustix::net::sockopt::set_tcp_user_timeout(
-            &socket,
-            u32::try_from(patience.as_millis()).unwrap_or(u32::MAX),
-        )?;
+        if limits_output {
+            rustix::net::sockopt::set_tcp_user_timeout(
+                &socket,
+                u32::try_from(patience.as_millis()).unwrap_or(u32::MAX),
+            )?;
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = limits_output;
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! HTTP calls use the same listener and the same registry as WebSocket connections.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use outrigger::{
@@ -7,7 +8,7 @@ use outrigger::{
     Token,
 };
 
-use crate::common::{TestServer, Told, Wire, impatient, patient, request};
+use crate::common::{PATIENCE, TestServer, Told, Wire, impatient, patient, request};
 
 fn call(path: &str, fields: &str, body: &str) -> Vec<u8> {
     format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n{body}").into_bytes()
@@ -151,7 +152,7 @@ fn a_body_with_expect_gets_100_continue() {
 }
 
 #[test]
-fn a_slow_body_gets_408_and_an_idle_connection_is_closed() {
+fn a_slow_request_gets_408_and_an_idle_connection_is_kept_as_announced() {
     let mut config = impatient();
     config.timeouts = patient()
         .timeouts
@@ -163,8 +164,51 @@ fn a_slow_body_gets_408_and_an_idle_connection_is_closed() {
     wire.expect_end();
     let mut wire = Wire::open(server.address);
     wire.send(&call("/call", "", ""));
+    let (head, _) = wire.read_response();
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    assert!(head.contains("\r\nKeep-Alive: timeout=75\r\n"), "{head}");
+    // The bug: an idle connection ended after the time limit of a request, while a proxy sent another one.
+    let pause = Some(Duration::from_secs(1));
+    wire.stream.set_read_timeout(pause).expect("a socket");
+    let end = std::io::Read::read(&mut wire.stream, &mut [0]);
+    assert!(end.is_err_and(|error| error.kind() == ErrorKind::WouldBlock));
+    wire.stream
+        .set_read_timeout(Some(PATIENCE))
+        .expect("a socket");
+    wire.send(&call("/call", "", ""));
     assert!(wire.read_response().0.starts_with("HTTP/1.1 200 "));
+    // A request that has begun has less time.
+    wire.send(b"POST /call HTTP/1.1\r\nHost: localhost\r\n");
+    assert!(wire.read_response().0.starts_with("HTTP/1.1 408 "));
     wire.expect_end();
+}
+
+/// The kernel shows the timer of a connection that it probes as 2.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_caller_that_may_vanish_without_a_fin_is_probed() {
+    let server = TestServer::echo(patient());
+    let mut wire = Wire::open(server.address);
+    wire.send(&get("/call/never"));
+    assert!(matches!(server.told(), Told::Called(..)));
+    let client = wire.stream.local_addr().expect("connected").port();
+    let (from, to) = (server.address.port(), client);
+    let ends = [format!(":{from:04X} "), format!(":{to:04X} ")];
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("readable");
+    let line = table.lines().find(|line| {
+        let mut fields = line
+            .split_inclusive(' ')
+            .filter(|field| *field != " ")
+            .skip(1);
+        ends.iter()
+            .all(|end| fields.next().is_some_and(|field| field.ends_with(end)))
+    });
+    let timer = line.and_then(|line| line.split_whitespace().nth(5));
+    // The bug: a call whose caller was gone ran for ever.
+    assert!(
+        timer.is_some_and(|timer| timer.starts_with("02:")),
+        "{table}"
+    );
 }
 
 #[test]

@@ -31,6 +31,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use self::calls::CallOptions;
+use super::input::KEEP_ALIVE;
 use super::proxy::{self, Progress};
 use super::{CloseReason, Input, Limits, NextStep, Time, Timeout, Timeouts};
 
@@ -344,9 +345,7 @@ impl HttpConnection {
         }
         match self.state {
             // An idle keep-alive connection is not an error, so it is closed without 408.
-            HttpState::Head if self.called && !self.is_partial() => {
-                Timeout::Gone(CloseReason::eof())
-            }
+            HttpState::Head if self.is_idle() => Timeout::Gone(CloseReason::eof()),
             HttpState::Head | HttpState::Body => Timeout::Handshake,
             HttpState::Answering if self.is_rejected_later() => Timeout::Rejection,
             HttpState::Answering => Timeout::Continue,
@@ -362,6 +361,7 @@ impl HttpConnection {
     /// The time limit of the current state and when it began.
     fn time_limit(&self, timeouts: &Timeouts) -> (Time, Option<Duration>) {
         match self.state {
+            HttpState::Head if self.is_idle() => (self.since, Some(KEEP_ALIVE)),
             HttpState::Head | HttpState::Body => (self.since, timeouts.handshake),
             HttpState::Answering => {
                 let is_due = self.is_rejected_later().then_some(Duration::ZERO);
@@ -381,6 +381,11 @@ impl HttpConnection {
                 NextStep::Continue
             }
         }
+    }
+
+    /// Whether the connection waits for another request.
+    fn is_idle(&self) -> bool {
+        self.called && !self.is_partial()
     }
 
     fn is_partial(&self) -> bool {

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::field::is_field;
 use super::rejection::{Rejection, StatusCode, push_string};
+use crate::protocol::input::KEEP_ALIVE;
 
 impl From<&Rejection> for Response {
     fn from(rejection: &Rejection) -> Self {
@@ -177,7 +178,11 @@ impl Response {
             (AfterResponse::Close, true) => write_field("Connection", "Upgrade, close", out),
             (AfterResponse::Close, false) => write_field("Connection", "close", out),
             (AfterResponse::KeepAlive, true) => write_field("Connection", "Upgrade", out),
-            (AfterResponse::KeepAlive, false) => {}
+            (AfterResponse::KeepAlive, false) => {
+                write_field("Connection", "keep-alive", out);
+                let limit = format!("timeout={}", KEEP_ALIVE.as_secs());
+                write_field("Keep-Alive", &limit, out);
+            }
         }
         if upgrades {
             write_field("Upgrade", "websocket", out);
@@ -226,8 +231,8 @@ pub(crate) fn write_stream_head(fields: &[(&str, &str)], terms: Terms<'_>, out: 
     for (name, value) in fields {
         write_service_field(name, value, out);
     }
-    write_field("Cache-Control", "no-store", out);
-    // Tells proxies not to buffer the stream, which would delay events.
+    // A proxy that compresses the stream, or buffers it, would delay events.
+    write_field("Cache-Control", "no-store, no-transform", out);
     write_field("X-Accel-Buffering", "no", out);
     if terms.chunked {
         write_field("Transfer-Encoding", "chunked", out);

@@ -50,6 +50,11 @@ impl Client {
         max_body: usize,
     ) -> Result<bool, Rejection> {
         let max_body = max_body.min(env.config.limits.max_message);
+        let http = self.wire.protocol.http_mut();
+        if http.is_some_and(|http| !http.was_called()) {
+            // HTTP has no PING, and the caller may vanish without a FIN while the service works for it. It may read slowly.
+            self.wire.stream.set_keepalive(&env.config.timeouts, false);
+        }
         let mut is_whole = Ok(false);
         self.transmit_http(env, |http, now, out| {
             is_whole = http.begin_call(now, request, head, max_body, out);

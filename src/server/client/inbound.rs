@@ -162,9 +162,13 @@ impl Client {
     fn handle_bytes(&mut self, env: &mut Env, count: usize, more: bool, is_placed: bool) -> Read {
         self.wire.flags.set(Flag::Readable, more);
         self.wire.flags.set(Flag::SendsLong, is_placed);
-        if let Protocol::WebSocket(socket) = &mut self.wire.protocol
-            && socket.handle_sign_of_life(env.now)
-        {
+        let has_new_limit = match &mut self.wire.protocol {
+            Protocol::WebSocket(socket) => socket.handle_sign_of_life(env.now),
+            // A further request has less time than the pause before it.
+            Protocol::Http(http) => http.was_called(),
+            Protocol::Outgoing(_) | Protocol::Detached(_) => false,
+        };
+        if has_new_limit {
             self.rearm(env);
         }
         if is_placed {

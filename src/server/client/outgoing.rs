@@ -62,10 +62,7 @@ impl Client {
         self.wire.stream.set_nodelay();
         if outgoing.requesting.is_some() {
             // HTTP has no PING, and a response may take any time.
-            let timeouts = &env.config.timeouts;
-            self.wire
-                .stream
-                .set_keepalive(timeouts.ping_interval, timeouts.ping_timeout);
+            self.wire.stream.set_keepalive(&env.config.timeouts, true);
         }
         let Some((authority, credentials)) = connect.tunnel() else {
             return self.begin_upgrade(env);
