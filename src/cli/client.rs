@@ -20,6 +20,7 @@ use super::settings::Settings;
 use super::tls::read;
 use crate::service::{Answer, Inquiry, Problem, Routes};
 use crate::sys::mask_arguments;
+use crate::text::without_mark;
 #[cfg(feature = "tls")]
 use crate::{ClientTls, TlsError};
 use crate::{Connect, ParseTargetError, Proxies, Server, Target, Token};
@@ -201,7 +202,7 @@ fn read_token(file: &Path) -> Result<Token, String> {
 
 /// The token in the first line that is neither empty nor a comment.
 fn parse_token(text: &str, from: &str) -> Result<Token, String> {
-    let mut lines = text.lines().map(str::trim_ascii);
+    let mut lines = without_mark(text).lines().map(str::trim_ascii);
     let line = lines.find(|line| !line.is_empty() && !line.starts_with('#'));
     let line = line.ok_or_else(|| format!("{from}: there is no token"))?;
     // The line itself is not shown, because it may contain the token.

@@ -14,6 +14,7 @@ use super::values::missing_feature;
 use crate::ServiceId;
 use crate::server::is_reserved_path;
 use crate::service::{Endpoint, OnFailure};
+use crate::text::without_mark;
 
 /// The key of the program and its arguments.
 const PROGRAM: &str = "command";
@@ -33,7 +34,7 @@ impl ConfigFile {
     pub(super) fn read(path: &Path) -> Result<Self, String> {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
-        Self::parse(name, text)
+        Self::parse(name, without_mark(&text).to_owned())
     }
 
     fn parse(name: String, text: String) -> Result<Self, String> {

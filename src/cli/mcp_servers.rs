@@ -9,6 +9,7 @@ use super::settings::Settings;
 use crate::ServiceId;
 use crate::server::is_reserved_path;
 use crate::service::{McpShare, McpStart, OnFailure};
+use crate::text::without_mark;
 
 /// Adds the servers of a file to the routes.
 pub(super) fn add(settings: &mut Settings, path: &str) -> Result<(), String> {
@@ -17,7 +18,8 @@ pub(super) fn add(settings: &mut Settings, path: &str) -> Result<(), String> {
 }
 
 fn add_text(settings: &mut Settings, text: &str) -> Result<(), String> {
-    let file = serde_json::from_str(&plain_json(text)).map_err(|error| error.to_string())?;
+    let file =
+        serde_json::from_str(&plain_json(without_mark(text))).map_err(|error| error.to_string())?;
     let Unique(Value::Object(file)) = file else {
         return Err("expected a JSON object".to_owned());
     };

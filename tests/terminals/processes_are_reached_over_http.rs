@@ -329,8 +329,7 @@ fn a_resize_that_cannot_be_applied_is_logged_with_its_reason() {
     assert!(String::from_utf8_lossy(&output).contains("33 99"));
     server.signal(Signal::TERM);
     let (_, log) = server.wait_and_read_log();
-    let says =
-        r#"resize rejected: rows=0 cols=70000 reason="rows and cols must be from 1 to 65535""#;
+    let says = r#"resize rejected: rows=0 cols=70000 reason="rows and cols must be whole numbers from 1 to 65535""#;
     let line = log.lines().find(|line| line.contains(says));
     assert!(line.is_some_and(|line| line.contains("WARN")), "{log}");
 }

@@ -19,6 +19,7 @@ use super::super::settings::Settings;
 use super::super::suggestion::suggestion;
 use crate::server::words;
 use crate::sys::random_uuid;
+use crate::text::without_mark;
 use crate::{Credential, Scope, Secret, Token, Tokens};
 
 pub(super) static TOKEN: Command = Command {
@@ -218,7 +219,8 @@ fn without_line(text: &str, name: &str) -> String {
 fn read(file: &Path, may_be_empty: bool) -> Result<(String, Tokens), Failure> {
     let text = match fs::read_to_string(file) {
         Err(error) if may_be_empty && error.kind() == io::ErrorKind::NotFound => String::new(),
-        text => text.map_err(failed)?,
+        // The mark would become part of the first line's name.
+        text => without_mark(&text.map_err(failed)?).to_owned(),
     };
     let tokens = match text.parse::<Tokens>() {
         Err(error) if may_be_empty && error.is_empty() => Tokens::default(),

@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use serde_json::{Map, Value};
 
+use crate::text::without_mark;
+
 /// The metadata document of a protected resource (RFC 9728 section 2): a JSON object of at most 64 KiB.
 ///
 /// The server answers `GET /.well-known/oauth-protected-resource` with this text, and names that address in each 401
@@ -80,7 +82,8 @@ impl TryFrom<Vec<u8>> for ProtectedResource {
         }
         let wrong = ParseResourceError("is not a JSON object");
         let document = String::from_utf8(bytes).map_err(|_| wrong)?;
-        let object: Map<String, Value> = serde_json::from_str(&document).map_err(|_| wrong)?;
+        let document = without_mark(&document);
+        let object: Map<String, Value> = serde_json::from_str(document).map_err(|_| wrong)?;
         let resource = object.get("resource").and_then(Value::as_str);
         let rest = resource.and_then(|url| url.strip_prefix("https://"));
         let authority = rest.and_then(|rest| rest.split(['/', '?', '#']).next());

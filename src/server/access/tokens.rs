@@ -9,6 +9,7 @@ use super::check::percent_decode;
 use super::credential::{Credential, ParseSecretError, Secret};
 use super::links::Links;
 use crate::record::record;
+use crate::text::without_mark;
 
 /// The minimum length of a token that is looked for in paths. A shorter one, such as `shell`, may be there by chance.
 const LONG_TOKEN: usize = 16;
@@ -244,7 +245,7 @@ impl FromStr for Tokens {
 
     /// Parses the content of a token file. The error has the number of the line, but nothing of its content.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let lines = text.lines().enumerate();
+        let lines = without_mark(text).lines().enumerate();
         let lines: Vec<(usize, Vec<&str>)> = lines
             .map(|(index, line)| (index + 1, words(line)))
             .filter(|(_, words)| !words.is_empty())

@@ -10,6 +10,7 @@ use crate::server::access::{LinkTarget, Scope};
 use crate::server::context::Context;
 use crate::server::id::ClientId;
 use crate::server::service::Service;
+use crate::text::bytes_without_mark;
 
 /// The prefix of these paths and of those of the pages. No service can be reached at such a path.
 pub(crate) const PREFIX: &str = "/.outrigger/";
@@ -191,8 +192,8 @@ fn links(ctx: &Context) -> Response {
 
 /// Reads a body that is a JSON object with no other fields than these.
 fn read_body(body: &[u8], fields: &[&str]) -> Result<Value, Rejection> {
-    let value: Value =
-        serde_json::from_slice(body).map_err(|_| bad_request("the body is not JSON"))?;
+    let value: Value = serde_json::from_slice(bytes_without_mark(body))
+        .map_err(|_| bad_request("the body is not JSON"))?;
     let object = value
         .as_object()
         .ok_or_else(|| bad_request("the body is not a JSON object"))?;

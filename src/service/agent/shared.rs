@@ -12,6 +12,7 @@ use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
 use crate::service::deadlines::Alarm;
 use crate::service::jsonrpc::MessageLine;
 use crate::service::lines::Line;
+use crate::text::without_mark;
 use crate::upgrade::Portable;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Histogram, LinkTarget, Message, Metrics,
@@ -350,7 +351,7 @@ impl Service for Agent {
         let now = ctx.now();
         self.receivers.processes.touch(client);
         self.with_router(ctx, |router, output| {
-            router.handle_client_message(now, client, text, output)
+            router.handle_client_message(now, client, without_mark(text), output)
         });
     }
 

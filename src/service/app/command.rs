@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 use crate::service::json::{NotJson, Skimmer};
+use crate::text::without_mark;
 use crate::{ClientId, CloseCode, Keep, OwnedMessage};
 
 /// The maximum length of a close reason in bytes. It must fit into a control frame together with the code.
@@ -101,6 +102,7 @@ impl<'a> CommandFields<'a> {
     /// Reads the fields of a line.
     pub(crate) fn read(line: &'a [u8]) -> Result<Self, String> {
         let text = std::str::from_utf8(line).map_err(|error| format!("not UTF-8: {error}"))?;
+        let text = without_mark(text);
         let mut skimmer = Skimmer::new(text);
         if skimmer.peek() != Some(b'{') {
             let json = skimmer.value().and_then(|_| skimmer.end());

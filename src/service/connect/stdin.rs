@@ -10,6 +10,7 @@ use crate::service::jsonrpc::{IdRecovery, RecoveredId, code, error, parse_error}
 use crate::service::lines::Line;
 use crate::service::pipe::{LineReader, PipeState};
 use crate::sys::NonblockingFd;
+use crate::text::without_mark;
 use crate::{Context, SourceId, TimerId};
 
 /// What was read.
@@ -77,7 +78,7 @@ impl Stdin {
             broken,
         } = self;
         reader.read(ctx, |ctx, _, line| match line {
-            Line::Whole(bytes) if *is_json => match std::str::from_utf8(bytes) {
+            Line::Whole(bytes) if *is_json => match std::str::from_utf8(bytes).map(without_mark) {
                 Ok(text) if text.trim_ascii().is_empty() => ControlFlow::Continue(()),
                 Ok(text) => handle(ctx, Input::Text(text)),
                 Err(error) => {

@@ -194,6 +194,8 @@ enum Position {
     /// Before or after the outermost object.
     #[default]
     Outside,
+    /// The same, behind other text, such as the escape sequence `ESC [ 0 m`. A bracket there begins no array.
+    Prose,
     BeforeKey,
     Key,
     AfterKey,
@@ -231,6 +233,7 @@ record!(IdRecovery {
 
 record_names!(Position {
     Outside,
+    Prose,
     BeforeKey,
     Key,
     AfterKey,
@@ -272,6 +275,7 @@ impl IdRecovery {
                     }
                     self.keep(byte);
                 }
+                b'[' if self.position == Position::Prose => {}
                 b'{' | b'[' => {
                     if self.depth == 0 && byte == b'{' {
                         self.position = Position::BeforeKey;
@@ -294,6 +298,7 @@ impl IdRecovery {
                     self.begin_value()
                 }
                 b' ' | b'\t' | b'\r' | b'\n' => {}
+                _ if self.depth == 0 => self.position = Position::Prose,
                 _ => self.keep(byte),
             }
         }
@@ -465,6 +470,12 @@ mod tests {
             // Invalid JSON elsewhere does not hide the id.
             (r#"{"id":7,"result":"\ud800"}"#.to_owned(), response("7")),
             (r#"{"id":7,"result":{]}"#.to_owned(), response("7")),
+            // The bug: the bracket of an escape sequence hid the object behind it.
+            (
+                "\u{1b}[32minfo\u{1b}[0m {\"id\":7,\"result\":[1]}".to_owned(),
+                response("7"),
+            ),
+            (r#"[info] {"id":7,"result":1}"#.to_owned(), response("7")),
         ] {
             assert_eq!(IdRecovery::of(text.as_bytes()), want, "{text}");
             for step in [1, 3, 50] {

@@ -13,6 +13,7 @@ use crate::record::record;
 use crate::service::json::Skimmer;
 use crate::service::json::{quote, why_not_json};
 use crate::service::lines::Line;
+use crate::text::without_mark;
 
 /// What a line of the agent contains.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,7 +40,7 @@ impl LineDecoder {
         match line {
             Line::Whole(bytes) if bytes.trim_ascii().is_empty() => MessageLine::Nothing,
             Line::Whole(bytes) => match std::str::from_utf8(bytes) {
-                Ok(text) => MessageLine::Text(text),
+                Ok(text) => MessageLine::Text(without_mark(text)),
                 Err(_) => {
                     let start = start_of(bytes);
                     log::warn!("skipped a line of the agent that is not UTF-8: {start:?}");
@@ -250,6 +251,13 @@ pub(crate) fn invalid_message_error(text: &str, invalid: &EnvelopeError) -> Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_a_message() {
+        let line = "\u{feff}{\"id\":1}";
+        let decoded = LineDecoder::default().decode(Line::Whole(line.as_bytes()));
+        assert_eq!(decoded, MessageLine::Text(r#"{"id":1}"#));
+    }
 
     #[test]
     fn only_the_ranges_change() {

@@ -1,13 +1,16 @@
 //! Reads what a client sends: the fields of the head, with the media types that it accepts and sends (RFC 9110
 //! sections 8.3 and 12.5.1), and the JSON-RPC message of a POST, without I/O.
 
+use std::borrow::Cow;
+
 use super::headers;
 use super::headers::Tools;
 use super::http_error::HttpError;
 use super::{EARLIER_VERSIONS, SESSION_VERSIONS, STATELESS};
 use crate::record::record;
-use crate::service::json::{unescape, why_not_json};
-use crate::service::jsonrpc::{Envelope, EnvelopeError, MAX_ID, MessageKind, code};
+use crate::service::json::{Skimmer, unescape, why_not_json};
+use crate::service::jsonrpc::{Envelope, EnvelopeError, MAX_ID, MessageKind, code, splice};
+use crate::text::bytes_without_mark;
 use crate::{Request, StatusCode};
 
 /// The forms of an answer that a client accepts.
@@ -149,6 +152,48 @@ pub(super) fn check_media_types(request: &Request<'_>) -> Result<Accepts, HttpEr
         ));
     }
     Ok(accepts)
+}
+
+/// How far into a message the key `params` is looked for. The other members of a valid request are short.
+const PARAMS_WITHIN: usize = 4096;
+
+/// The body as it is read and passed on: without a byte order mark, and with an object in place of `params` that are null or an empty
+/// list. Some clients send these for an empty object, and many servers drop such a message without an answer.
+pub(super) fn readable(body: &[u8]) -> Cow<'_, [u8]> {
+    const KEY: &[u8] = b"\"params\"";
+    let body = bytes_without_mark(body);
+    let mut windows = body.windows(KEY.len()).take(PARAMS_WITHIN).enumerate();
+    let value = windows.find_map(|(at, window)| {
+        let rest = Some(&body[at + KEY.len()..]).filter(|_| window == KEY)?;
+        rest.trim_ascii_start().strip_prefix(b":")
+    });
+    // Almost every message has an object there, and is not scanned twice.
+    let text = match value.map(<[u8]>::trim_ascii_start) {
+        Some([b'n' | b'[', ..]) => std::str::from_utf8(body).ok(),
+        _ => None,
+    };
+    let Some(text) = text else {
+        return body.into();
+    };
+    let is_empty = |value: &str| {
+        let list = value
+            .strip_prefix('[')
+            .and_then(|list| list.strip_suffix(']'));
+        value == "null" || list.is_some_and(|list| list.trim_ascii().is_empty())
+    };
+    let mut empty = None;
+    let scanned = Skimmer::of_client(text).object(|key, value| {
+        if key == "params" && is_empty(&text[value.clone()]) {
+            empty = Some(value);
+        }
+    });
+    match empty.filter(|_| scanned.is_ok()) {
+        Some(range) => splice(text, &mut [(range, "{}")])
+            .concat()
+            .into_bytes()
+            .into(),
+        None => body.into(),
+    }
 }
 
 /// Reads the message of a POST. `tools` is what is known of the server's tools, if it supports revision 2026-07-28, or if that is
@@ -306,6 +351,36 @@ mod tests {
         let request = Request::parse(head.as_bytes()).expect("a request");
         let Accepts { json, events } = Accepts::of(&request);
         (json, events)
+    }
+
+    #[test]
+    fn empty_params_in_any_form_are_an_object_and_nothing_else_changes() {
+        // The bug: the message was refused with 400, although PHP and Go write an empty object like this.
+        for (body, read) in [
+            (
+                r#"{"method":"x","params" : null}"#,
+                r#"{"method":"x","params" : {}}"#,
+            ),
+            (
+                r#"{"params":[ ],"method":"x"}"#,
+                r#"{"params":{},"method":"x"}"#,
+            ),
+            ("\u{feff}{}", "{}"),
+        ] {
+            assert_eq!(&*readable(body.as_bytes()), read.as_bytes());
+        }
+        for kept in [
+            r#"{"method":"x","params":[1]}"#,
+            r#"{"method":"x","params":{"params":null}}"#,
+            r#"{"id":1,"result":{"params":null}}"#,
+            r#"{"id":1,"result":{"content":"\"params\":null"}}"#,
+            r#"{"method":"params","x":null}"#,
+            r#"{"params":null"#,
+            r#"{"params":"#,
+            "",
+        ] {
+            assert_eq!(&*readable(kept.as_bytes()), kept.as_bytes());
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ const OUTRIGGER: &str = "outrigger";
 const MAX_TTY_CONTROL: usize = 8 << 10;
 
 /// Why a resize is rejected.
-const OUT_OF_RANGE: &str = "rows and cols must be from 1 to 65535";
+const OUT_OF_RANGE: &str = "rows and cols must be whole numbers from 1 to 65535";
 
 /// How the messages between the server and a reader are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub(crate) enum ClientMessage<'m> {
 }
 
 /// A message that is ignored, by its length. Its content is not kept, because it may be typed input such as a password.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Ignored {
     /// Text that is not a control message.
     Text(usize),
@@ -89,7 +89,7 @@ pub(crate) enum Ignored {
     /// A `tty` message whose size is missing or invalid.
     Size(usize),
     /// A resize whose dimensions are out of range.
-    Resize { rows: i64, cols: i64 },
+    Resize { rows: f64, cols: f64 },
 }
 
 impl Dialect {
@@ -178,7 +178,7 @@ fn read_tty_size(json: &[u8]) -> Result<Option<TerminalSize>, ()> {
         let has_one = fields.contains_key("columns") || fields.contains_key("rows");
         return if has_one { Err(()) } else { Ok(None) };
     };
-    let read = |value: &Value| value.as_u64().and_then(dimension).ok_or(());
+    let read = |value: &Value| value.as_f64().and_then(dimension).ok_or(());
     Ok(Some(TerminalSize {
         rows: read(rows)?,
         cols: read(cols)?,
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(read(Dialect::Json, resize), Ok(ClientMessage::Resize(size)));
         assert_eq!(read(Dialect::Json, "ls"), Err(Ignored::Text(2)));
         let wrong = r#"{"type":"resize","rows":-1,"cols":70000}"#;
-        let (rows, cols) = (-1, 70_000);
+        let (rows, cols) = (-1.0, 70_000.0);
         assert_eq!(
             read(Dialect::Json, wrong),
             Err(Ignored::Resize { rows, cols })

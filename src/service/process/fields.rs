@@ -11,6 +11,7 @@ use std::fmt;
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::compat::Compat;
+use crate::text::bytes_without_mark;
 use crate::{Rejection, StatusCode};
 
 /// The maximum number of arguments and of variables. The kernel would reject more later.
@@ -63,7 +64,7 @@ pub(super) struct BodyFields<'a>(Vec<(&'static str, Option<FieldValue<'a>>)>);
 
 impl<'a> BodyFields<'a> {
     pub(super) fn read(body: &'a [u8], schema: &Schema, compat: Compat) -> Result<Self, Rejection> {
-        let mut json = serde_json::Deserializer::from_slice(body);
+        let mut json = serde_json::Deserializer::from_slice(bytes_without_mark(body));
         let is_lenient = compat.is_lenient();
         let fields = FieldsVisitor { schema, is_lenient };
         let fields = json.deserialize_map(fields).and_then(|fields| {

@@ -18,6 +18,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
 use crate::sys::TerminalSize;
+use crate::text::without_mark;
 
 /// The maximum length of a text message that is parsed.
 const MAX_CONTROL: usize = 1024;
@@ -47,7 +48,7 @@ impl Control {
         if text.len() > MAX_CONTROL {
             return None;
         }
-        let message: Value = serde_json::from_str(text).ok()?;
+        let message: Value = serde_json::from_str(without_mark(text)).ok()?;
         match message.get("type")?.as_str()? {
             "resize" => Some(Self::Resize(size(&message)?)),
             "eof" => Some(Self::Eof),
@@ -226,7 +227,7 @@ impl AttachEvent {
 
 /// The size in a message with `rows` and `cols`.
 fn size(message: &Value) -> Option<TerminalSize> {
-    let read = |name| dimension(message.get(name)?.as_u64()?);
+    let read = |name| dimension(message.get(name)?.as_f64()?);
     Some(TerminalSize {
         rows: read("rows")?,
         cols: read("cols")?,
@@ -234,18 +235,19 @@ fn size(message: &Value) -> Option<TerminalSize> {
 }
 
 /// The rows and columns of a resize that is out of range, for the log.
-pub(super) fn out_of_range(text: &str) -> Option<(i64, i64)> {
+pub(super) fn out_of_range(text: &str) -> Option<(f64, f64)> {
     if text.len() > MAX_CONTROL {
         return None;
     }
     let message: Value = serde_json::from_str(text).ok()?;
-    let read = |name| message.get(name)?.as_i64();
+    let read = |name| message.get(name)?.as_f64();
     (message.get("type")? == "resize").then_some((read("rows")?, read("cols")?))
 }
 
-/// The number of rows or columns of a terminal: 1 to 65535.
-pub(super) fn dimension(number: u64) -> Option<u16> {
-    u16::try_from(number).ok().filter(|number| *number > 0)
+/// The number of rows or columns of a terminal: 1 to 65535. Some languages write 30 as 30.0.
+pub(super) fn dimension(number: f64) -> Option<u16> {
+    let is_whole = number.fract() == 0.0 && (1.0..=65535.0).contains(&number);
+    is_whole.then_some(number as u16)
 }
 
 #[cfg(test)]
@@ -261,6 +263,14 @@ mod tests {
                 cols: 65535
             }))
         );
+        // The bug: 30.0, as many languages write 30, was ignored.
+        let size = TerminalSize { rows: 30, cols: 80 };
+        for text in [
+            r#"{"type":"resize","rows":30.0,"cols":8e1}"#,
+            "\u{feff}{\"type\":\"resize\",\"rows\":30,\"cols\":80}",
+        ] {
+            assert_eq!(Control::parse(text), Some(Control::Resize(size)), "{text}");
+        }
         for bad in [
             "",
             "resize",
@@ -270,6 +280,7 @@ mod tests {
             r#"{"type":"resize","rows":24,"cols":65536}"#,
             r#"{"type":"resize","rows":-1,"cols":80}"#,
             r#"{"type":"resize","rows":24.5,"cols":80}"#,
+            r#"{"type":"resize","rows":24,"cols":1e300}"#,
             r#"{"type":"resize","rows":"24","cols":80}"#,
             r#"{"type":"other","rows":24,"cols":80}"#,
             r#"{"type":1}"#,

@@ -3,7 +3,6 @@
 use super::attach::{Replay, Role};
 use super::dialect::Dialect;
 use super::fields::bad_request;
-use super::messages::dimension;
 use super::screen::Format;
 use crate::sys::TerminalSize;
 use crate::{Rejection, Request};
@@ -14,7 +13,7 @@ pub(crate) fn size_of(request: &Request<'_>) -> Result<TerminalSize, Rejection> 
         let Some(text) = request.parameters(name).last() else {
             return Ok(usual);
         };
-        let number: Option<u16> = text.parse::<u64>().ok().and_then(dimension);
+        let number: Option<u16> = text.parse().ok().filter(|number| *number > 0);
         number.ok_or_else(|| bad_request(format!("'{name}' is not a number from 1 to 65535")))
     };
     let usual = TerminalSize::default();

@@ -14,8 +14,8 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-use super::exchange::{Body, Exchange, Purpose};
-use super::post::{Kind, Post, State};
+use super::exchange::{Body, Exchange, Purpose, json_error};
+use super::post::{Kind, Post, State, shown};
 use super::session::{Session, cancelled, is_request_of_host};
 use super::stream::GetStream;
 use crate::protocol::client::HttpRequest;
@@ -460,10 +460,20 @@ impl Conversation {
                 return log::warn!("dropped a message of the server that is not JSON");
             }
             Err(EnvelopeError::Invalid { why, .. }) => {
-                return log::warn!("dropped an invalid message of the server: {why}");
+                return match serial.zip(json_error(text)) {
+                    Some((serial, error)) => self.pass_error(now, serial, error),
+                    None => log::warn!("dropped an invalid message of the server: {why}"),
+                };
             }
         };
         match &envelope.kind {
+            // The server could not read the id of the request.
+            MessageKind::Response { id, result: None } if &text[id.clone()] == "null" => {
+                match serial.zip(json_error(text)) {
+                    Some((serial, error)) => self.pass_error(now, serial, error),
+                    None => log::warn!("the server reports an error: {}", shown(text)),
+                }
+            }
             MessageKind::Request { id, .. } => {
                 let raw = &text[id.clone()];
                 if self.session.handle_asked(raw) {

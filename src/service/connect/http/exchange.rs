@@ -10,6 +10,7 @@ use crate::service::Problem;
 use crate::service::json::Skimmer;
 use crate::service::json::quote;
 use crate::service::jsonrpc::{code, member};
+use crate::text::without_mark;
 use crate::{Target, Time};
 
 /// The maximum length of the body of a refusal that is read.
@@ -112,7 +113,10 @@ impl Conversation {
             200..300 if media_type.eq_ignore_ascii_case("text/event-stream") => {
                 Body::Events(EventParser::new(max_message))
             }
-            200..300 if media_type.eq_ignore_ascii_case("application/json") => {
+            // Some servers do not say what they send.
+            200..300
+                if media_type.is_empty() || media_type.eq_ignore_ascii_case("application/json") =>
+            {
                 Body::Json(Vec::new())
             }
             200..300 => Body::Ignored,
@@ -188,7 +192,7 @@ impl Conversation {
                 Ok(None) => return,
                 Err(_) => return self.handle_too_long(now, number),
                 Ok(Some(event)) if event.kind.is_empty() || event.kind == "message" => {
-                    match std::str::from_utf8(&event.data) {
+                    match std::str::from_utf8(&event.data).map(without_mark) {
                         Ok(text) => self.handle_remote(now, purpose.serial(), text),
                         Err(_) => log::warn!("dropped a message of the server that is not UTF-8"),
                     }
@@ -248,7 +252,7 @@ impl Conversation {
             (Purpose::Post(serial) | Purpose::Rest(serial), body) => match body {
                 Body::Refusal(refusal) => self.handle_refusal(now, purpose, serial, &refusal),
                 Body::Json(text) => {
-                    match std::str::from_utf8(&text) {
+                    match std::str::from_utf8(&text).map(without_mark) {
                         Ok(text) if text.trim_ascii().is_empty() => {}
                         Ok(text) => self.handle_remote(now, Some(serial), text),
                         Err(_) => log::warn!("dropped an answer of the server that is not UTF-8"),
@@ -354,7 +358,7 @@ impl Conversation {
             401 | 403 => code::DENIED,
             _ => code::INTERNAL,
         };
-        let message = format!("the server answered {}", refusal.text);
+        let message = refusal.answer();
         self.fail(now, serial, code, &message);
         if matches!(refusal.status, 401 | 403) && !self.was_open {
             let problem = (refusal.status == 401).then_some(Problem::Token);
@@ -362,8 +366,8 @@ impl Conversation {
         }
     }
 
-    /// Answers a request with the error in a refusal.
-    fn pass_error(&mut self, now: Time, serial: u64, error: &str) {
+    /// Answers a request with an error of the server that has another id, or none.
+    pub(super) fn pass_error(&mut self, now: Time, serial: u64, error: &str) {
         let id = match self.posts.get(&serial) {
             Some(Post {
                 is_own: false,
@@ -448,15 +452,35 @@ impl Refusal {
 
     /// The error of JSON-RPC in its body, as JSON.
     fn json_error(&self) -> Option<&str> {
-        let text = std::str::from_utf8(&self.body).ok()?;
-        let mut skimmer = Skimmer::new(text);
-        let whole = skimmer.value().ok()?;
-        skimmer.end().ok()?;
-        let version = member(text, &whole, "jsonrpc")?;
-        let error = member(text, &whole, "error")?;
-        let has_code = member(text, &error, "code").is_some();
-        (text[version] == quote("2.0") && has_code).then(|| &text[error])
+        json_error(self.body()?)
     }
+
+    fn body(&self) -> Option<&str> {
+        std::str::from_utf8(&self.body).ok().map(without_mark)
+    }
+
+    /// What the server answered: the status, and the text of a body that is no page for people.
+    fn answer(&self) -> String {
+        let said = self
+            .body()
+            .map(str::trim)
+            .filter(|said| !said.starts_with('<'));
+        match said.unwrap_or_default() {
+            "" => format!("the server answered {}", self.text),
+            said => format!("the server answered {}: {}", self.text, shown(said)),
+        }
+    }
+}
+
+/// The error of JSON-RPC in a message, as JSON, whether or not the message has an id.
+pub(super) fn json_error(text: &str) -> Option<&str> {
+    let mut skimmer = Skimmer::new(text);
+    let whole = skimmer.value().ok()?;
+    skimmer.end().ok()?;
+    let version = member(text, &whole, "jsonrpc")?;
+    let error = member(text, &whole, "error")?;
+    let has_code = member(text, &error, "code").is_some();
+    (text[version] == quote("2.0") && has_code).then(|| &text[error])
 }
 
 /// The value of a parameter of a challenge (RFC 9110 section 11.2).

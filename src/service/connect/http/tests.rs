@@ -396,6 +396,45 @@ fn a_refusal_says_what_the_user_can_do() {
 }
 
 #[test]
+fn an_error_reaches_the_host_whatever_its_id_and_type() {
+    let error = r#""error":{"code":-32600,"message":"bad tool"}"#;
+    let answer = format!(r#"{{"jsonrpc":"2.0","id":7,{error}}}"#);
+    let json = "Content-Type: application/json\r\n";
+    // The bug: the host learned only that there was no answer.
+    for (fields, members) in [
+        (json, r#""id":null,"#),
+        (json, ""),
+        ("", r#""id":null,"#),
+        ("", r#""id":7,"#),
+    ] {
+        let mut sim = Sim::new();
+        sim.host(PAY);
+        let call = sim.request(&["tools/call"]);
+        sim.head(call, "200 OK", fields);
+        sim.data(
+            call,
+            &format!("\u{feff}{{\"jsonrpc\":\"2.0\",{members}{error}}}"),
+        );
+        sim.end(call);
+        let got = sim.read();
+        assert!(got == answer && sim.written.is_empty(), "{got}");
+    }
+    for (body, says) in [
+        ("bad session", "answered 400 Bad Request: bad session\""),
+        ("<html>", "answered 400 Bad Request\""),
+    ] {
+        let mut sim = Sim::new();
+        sim.host(PAY);
+        let call = sim.request(&["tools/call"]);
+        sim.head(call, "400 Bad Request", "");
+        sim.data(call, body);
+        sim.end(call);
+        let got = sim.read();
+        assert!(got.contains(says), "{got}");
+    }
+}
+
+#[test]
 fn a_redirect_on_the_same_server_is_followed() {
     let mut sim = Sim::new();
     sim.host(INITIALIZE);

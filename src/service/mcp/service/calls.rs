@@ -15,7 +15,7 @@ use crate::service::mcp::pool::Support;
 use crate::service::mcp::process::Process;
 use crate::service::mcp::reply::{EventId, Reply, accepted};
 use crate::service::mcp::request::{
-    Accepts, Post, check_media_types, check_version, is_stateless, read_post,
+    Accepts, Post, check_media_types, check_version, is_stateless, read_post, readable,
 };
 use crate::service::mcp::session::{Session, Upstream};
 use crate::service::mcp::shared::Seat;
@@ -103,7 +103,8 @@ impl Mcp {
     ) -> Result<(), HttpError> {
         let accepts = check_media_types(request)?;
         ctx.spend(2 + body.len() / 512);
-        let post = read_post(request, body, self.pool.tools())?;
+        let body = readable(body);
+        let post = read_post(request, &body, self.pool.tools())?;
         if ctx.is_stopping() {
             return Err(HttpError::unavailable(SHUTTING_DOWN));
         }
