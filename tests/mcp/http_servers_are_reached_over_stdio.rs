@@ -330,27 +330,93 @@ fn blocks(text: &str) -> Vec<Value> {
         .collect()
 }
 
+/// Runs `connect --list`. Returns its exit code and its output on both streams.
+fn list(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
+    command
+        .env_remove("OUTRIGGER_TOKEN")
+        .args(["connect", "--list"])
+        .args(arguments);
+    let output = command.output().expect("it runs");
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let error = String::from_utf8(output.stderr).expect("UTF-8");
+    (output.status.code(), text, error)
+}
+
+/// What `connect --list` prints about a server with this `/status`.
+fn list_of_status(status: &Value) -> (Option<i32>, String, String) {
+    let (raw, address) = Raw::start();
+    let body = status.to_string();
+    let answering = std::thread::spawn(move || respond(raw.request().0, "200 OK\r\n", &body));
+    let listed = list(&[&format!("http://{address}")]);
+    answering.join().expect("it was asked");
+    listed
+}
+
+/// The bug: the settings had a server's paths as they were, so a command that was pasted ran what they said.
+#[test]
+fn what_a_server_calls_itself_is_data_in_every_setting() {
+    let paths = [
+        "/a;touch$IFS'x'",
+        "/$(reboot)",
+        "/`id`",
+        "/it's\"\\",
+        "/--scope",
+        "/a/tools",
+        "/b/tools",
+    ];
+    let services = paths.map(|path| json!({"service": "mcp", "path": path}));
+    let (code, text, error) = list_of_status(&json!({"services": services}));
+    assert_eq!((code, &*error), (Some(0), ""));
+    // A shell reads each command, with `claude` as a function that shows its arguments.
+    let commands = text.lines().filter(|line| line.starts_with("claude "));
+    let commands: Vec<&str> = commands.collect();
+    let script = format!(
+        "claude() {{ printf '%s\n' \"$@\"; }}\n{}",
+        commands.join("\n")
+    );
+    let shell = Command::new("sh").args(["-c", &script]).output();
+    let shown = String::from_utf8(shell.expect("a shell").stdout).expect("UTF-8");
+    let shown: Vec<&str> = shown.lines().collect();
+    let arguments: Vec<&[&str]> = shown.chunks(6).collect();
+    assert_eq!(arguments.len(), paths.len(), "{text}");
+    let mut names = Vec::new();
+    for (argument, path) in arguments.iter().zip(paths) {
+        let [.., name, url] = argument else {
+            panic!("{argument:?}")
+        };
+        assert!(url.ends_with(path), "{url}");
+        assert!(
+            name.bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+        );
+        assert!(!name.starts_with('-') && !names.contains(name), "{name}");
+        names.push(name);
+        let cursor = &blocks(&text)[1]["mcpServers"][*name]["url"];
+        assert_eq!(cursor, *url);
+        let toml = format!("[mcp_servers.{}]\nurl = {}\n", json!(name), json!(url));
+        assert!(text.contains(&toml), "{text}");
+    }
+    for bad in ["/a\nb", "/a\u{1b}[2J", "/a\u{202e}b", "/a b", "x"] {
+        let services = [json!({"service": "mcp", "path": bad})];
+        let (code, text, error) = list_of_status(&json!({"services": services}));
+        assert_eq!((code, &*text), (Some(1), ""), "{bad:?}");
+        assert!(error.contains("cannot be part of a URL"), "{error}");
+        assert!(!error.trim_end().contains(char::is_control), "{error:?}");
+    }
+}
+
 #[test]
 fn the_settings_of_other_clients_are_listed() {
-    let list = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
-        command
-            .env_remove("OUTRIGGER_TOKEN")
-            .args(["connect", "--list"])
-            .args(arguments);
-        let output = command.output().expect("it runs");
-        let text = String::from_utf8(output.stdout).expect("UTF-8");
-        let error = String::from_utf8(output.stderr).expect("UTF-8");
-        (output.status.code(), text, error)
-    };
     let (code, text, _) = list(&[
         "https://devbox.example/mcp?token=s3cret",
         "--header",
-        "X: y",
+        "X: hush",
     ]);
     assert_eq!(code, Some(0));
-    assert!(!text.contains("s3cret"), "{text}");
-    let command = "claude mcp add --transport http devbox https://devbox.example/mcp --header 'Authorization: Bearer TOKEN'\n";
+    // The bug: the value of a header field, which may be a key, was printed.
+    assert!(!text.contains("s3cret") && !text.contains("hush"), "{text}");
+    let command = "claude mcp add --transport http devbox https://devbox.example/mcp --header 'Authorization: Bearer TOKEN' --header 'X: VALUE'\n";
     assert!(
         text.contains(command) && text.contains("[mcp_servers.\"devbox\"]\n"),
         "{text}"
@@ -361,8 +427,19 @@ fn the_settings_of_other_clients_are_listed() {
         blocks_of[0]["servers"]["devbox"]["url"],
         "https://devbox.example/mcp"
     );
-    let arguments = json!(["connect", "https://devbox.example/mcp", "--header", "X: y"]);
-    assert_eq!(blocks_of[4]["mcpServers"]["devbox"]["args"], arguments);
+    let headers = json!({"Authorization": "Bearer TOKEN", "X": "VALUE"});
+    assert_eq!(blocks_of[0]["servers"]["devbox"]["headers"], headers);
+    // The bug: this entry had no token.
+    let program = json!({
+        "command": "outrigger",
+        "args": ["connect", "https://devbox.example/mcp", "--header", "X: VALUE"],
+        "env": {"OUTRIGGER_TOKEN": "TOKEN"},
+    });
+    assert_eq!(blocks_of[4]["mcpServers"]["devbox"], program);
+    assert!(
+        text.contains("http_headers = { \"X\" = \"VALUE\" }\n"),
+        "{text}"
+    );
 
     // The servers of an Outrigger.
     let file = std::env::temp_dir().join(format!("outrigger-list-{}.json", std::process::id()));

@@ -4,13 +4,16 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
+use super::super::defaults::TOKEN_VARIABLE;
 use super::super::outcome::{Failure, Outcome, fail};
 use super::super::settings::Settings;
 use crate::service::{Inquiry, mcp_paths};
+use crate::text::is_control;
 use crate::{Connect, Target};
 
-/// Stands for the token, which is not printed.
+/// Placeholders: secrets are not printed.
 const TOKEN: &str = "Bearer TOKEN";
+const VALUE: &str = "VALUE";
 
 /// Prints the settings for the server of `connect`, or for each MCP server of the Outrigger there.
 pub(super) fn run(settings: Settings, connect: Connect) -> Result<Outcome, Failure> {
@@ -30,32 +33,55 @@ pub(super) fn run(settings: Settings, connect: Connect) -> Result<Outcome, Failu
             }
         }
     }
-    let servers = paths.into_iter().map(|path| {
+    let mut servers: Vec<(String, String)> = Vec::new();
+    for path in paths {
         let mut at = target.clone();
-        let name = name(&path, &target);
+        let base = name(&path, &target);
         at.set_path(path);
-        (name, at.to_string())
-    });
-    let text = Settings::snippets(&settings, &servers.collect::<Vec<_>>());
+        // Two servers with one name would be one key of JSON, and an error in TOML.
+        let numbered = (2..).map(|number| format!("{base}-{number}"));
+        let mut names = std::iter::once(base.clone()).chain(numbered);
+        let is_free = |name: &String| servers.iter().all(|(other, _)| other != name);
+        let name = names.find(is_free).unwrap_or_default();
+        servers.push((name, at.to_string()));
+    }
+    let text = settings.snippets(&servers);
+    // JSON and TOML escape most of them, a shell does not, and all of them confuse a reader.
+    if text.chars().any(|char| char != '\n' && is_control(char)) {
+        let error = "--list: the settings would contain control characters";
+        return Ok(fail(error, Outcome::Failure));
+    }
     super::super::output::print(&text);
     Ok(Outcome::Clean)
 }
 
-/// The name of a server in the settings: the end of its path, or the host if that says nothing.
+/// The name of a server in the settings: the end of its path, or the host if that says nothing. It has the characters that all
+/// clients allow in a name, and is not an option for a command.
 fn name(path: &str, target: &Target) -> String {
     let last = path.rsplit('/').find(|part| !part.is_empty());
-    match last {
-        Some(last) if last != "mcp" => last.to_owned(),
-        _ => {
-            let host = target.server_name();
-            let first = host.split('.').next().unwrap_or_default();
-            let is_name = first.starts_with(|first: char| first.is_ascii_alphabetic());
-            if is_name {
-                first.to_owned()
-            } else {
-                "outrigger".to_owned()
-            }
-        }
+    let from_path = last.filter(|last| *last != "mcp").map(plain);
+    let host = target.server_name().split('.').next().unwrap_or_default();
+    let from_host = || {
+        host.starts_with(|first: char| first.is_ascii_alphabetic())
+            .then(|| plain(host))
+    };
+    let name = from_path.filter(|name| !name.is_empty()).or_else(from_host);
+    name.unwrap_or_else(|| "outrigger".to_owned())
+}
+
+/// Replaces the characters other than letters, digits, `-` and `_`.
+fn plain(text: &str) -> String {
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || char == '-' || char == '_';
+    let text = text.replace(|char| !is_plain(char), "-");
+    text.trim_matches('-').to_owned()
+}
+
+/// A word of a POSIX shell. It must not contain NUL.
+fn shell_word(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@%+,=".contains(&byte);
+    match !text.is_empty() && text.bytes().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
     }
 }
 
@@ -72,30 +98,50 @@ impl Settings {
             let entries = servers.iter().map(|(name, url)| (name.clone(), entry(url)));
             Value::Object(entries.collect::<Map<_, _>>())
         };
+        let fields = &self.client.fields;
+        let given = fields.iter().map(|(name, _)| (name.as_str(), VALUE));
+        let token = has_token.then_some(("Authorization", TOKEN));
+        let headers: Vec<(&str, &str)> = token.into_iter().chain(given.clone()).collect();
         let remote = |mut entry: Value| {
-            if has_token {
-                entry["headers"] = json!({"Authorization": TOKEN});
+            if !headers.is_empty() {
+                let headers = headers
+                    .iter()
+                    .map(|(name, value)| ((*name).to_owned(), json!(value)));
+                entry["headers"] = headers.collect::<Map<_, _>>().into();
             }
             entry
         };
         let mut text = String::new();
         if has_token {
-            text.push_str("Replace TOKEN with the token.\n\n");
+            text.push_str("Replace TOKEN with the token.\n");
+        }
+        if !fields.is_empty() {
+            text.push_str("Replace each VALUE with the value of its header field.\n");
+        }
+        if !text.is_empty() {
+            text.push('\n');
         }
         text.push_str("Claude Code, in a shell:\n\n");
         for (name, url) in servers {
-            let header = if has_token {
-                format!(" --header 'Authorization: {TOKEN}'")
-            } else {
-                String::new()
-            };
-            let _ = writeln!(text, "claude mcp add --transport http {name} {url}{header}");
+            let url = shell_word(url);
+            let _ = write!(text, "claude mcp add --transport http {name} {url}");
+            for (name, value) in &headers {
+                let header = shell_word(&format!("{name}: {value}"));
+                let _ = write!(text, " --header {header}");
+            }
+            text.push('\n');
         }
         let http = all(&|url| remote(json!({"type": "http", "url": url})));
         let url = all(&|url| remote(json!({"url": url})));
         let gemini = all(&|url| remote(json!({"httpUrl": url})));
         let opencode = all(&|url| remote(json!({"type": "remote", "url": url})));
-        let programs = all(&|url| json!({"command": "outrigger", "args": self.arguments(url)}));
+        let programs = all(&|url| {
+            let mut entry = json!({"command": "outrigger", "args": self.arguments(url)});
+            if has_token && self.token_file.is_none() {
+                entry["env"] = json!({TOKEN_VARIABLE: "TOKEN"});
+            }
+            entry
+        });
         for (title, value) in [
             ("VS Code, in .vscode/mcp.json", json!({"servers": http})),
             ("Cursor, in .cursor/mcp.json", json!({"mcpServers": url})),
@@ -113,11 +159,18 @@ impl Settings {
         }
         text.push_str("\nCodex, in ~/.codex/config.toml:\n\n");
         for (name, url) in servers {
-            // A string of JSON is one of TOML, too.
+            // Without control characters, a string of JSON is one of TOML, too.
             let (name, url) = (json!(name), json!(url));
             let _ = writeln!(text, "[mcp_servers.{name}]\nurl = {url}");
             if has_token {
-                text.push_str("bearer_token_env_var = \"OUTRIGGER_TOKEN\"\n");
+                let _ = writeln!(text, "bearer_token_env_var = {}", json!(TOKEN_VARIABLE));
+            }
+            let given = given.clone();
+            let given: Vec<_> = given
+                .map(|(name, value)| format!("{} = {}", json!(name), json!(value)))
+                .collect();
+            if !given.is_empty() {
+                let _ = writeln!(text, "http_headers = {{ {} }}", given.join(", "));
             }
         }
         text
@@ -136,8 +189,8 @@ impl Settings {
         if let Some(file) = &self.token_file {
             add("--token-file", absolute(file));
         }
-        for (name, value) in &self.client.fields {
-            add("--header", format!("{name}: {value}"));
+        for (name, _) in &self.client.fields {
+            add("--header", format!("{name}: {VALUE}"));
         }
         #[cfg(feature = "tls")]
         {

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::http::shown;
 use crate::protocol::client::HttpRequest;
+use crate::service::Endpoint;
 use crate::{ClientId, CloseCode, Connect, Context, Outgoing, ResponseEvent, Service};
 
 /// The maximum length of the answer in bytes.
@@ -78,11 +79,17 @@ pub(crate) fn mcp_paths(status: &Value) -> Result<Vec<String>, String> {
     let services = services.ok_or("it is not an Outrigger")?.iter();
     let of_mcp = services.filter(|service| service["service"] == "mcp");
     let paths = of_mcp.filter_map(|service| service["path"].as_str());
-    let paths: Vec<String> = paths.map(shown).collect();
+    let paths: Vec<String> = paths.map(str::to_owned).collect();
     if paths.is_empty() {
         return Err("it serves no MCP server".to_owned());
     }
-    Ok(paths)
+    match paths.iter().find(|path| path.parse::<Endpoint>().is_err()) {
+        Some(path) => Err(format!(
+            "its path '{}' cannot be part of a URL",
+            shown(path)
+        )),
+        None => Ok(paths),
+    }
 }
 
 impl Service for Inquiry {
