@@ -16,6 +16,7 @@ use self::json::Recent;
 use self::limiter::{Limiter, Rate};
 use super::output::{Colors, LineOutput};
 use crate::sys::{NonblockingFd, granted_memory, is_terminal_raw};
+use crate::text::printable;
 use crate::{Metrics, StatusFields};
 
 /// The maximum length of a line in bytes. On Linux, a pipe accepts a write of this length entirely or not at all.
@@ -235,7 +236,8 @@ impl Log for Logger {
                 }
             }
         }
-        let text = record.args().to_string();
+        // Records quote peers and programs.
+        let text = printable(record.args().to_string().as_bytes());
         if limited {
             // The line is cut later, so a longer text must not use up more of the rate.
             state

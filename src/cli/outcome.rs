@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use super::logging;
 use super::output::Colors;
+use crate::text::printable;
 
 /// How the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +50,10 @@ impl From<String> for UsageError {
 /// An error of the server, or why its settings cannot be used.
 pub(super) type Failure = Box<dyn Error>;
 
-/// Writes an error message to standard error.
+/// Writes an error message to standard error. It may quote a server, or a program.
 pub(super) fn fail(error: &str, outcome: Outcome) -> Outcome {
     let name = Colors::stderr().error("outrigger:");
+    let error = printable(error.as_bytes());
     logging::write_line(&format!("{name} {error}\n"));
     outcome
 }

@@ -5,6 +5,7 @@ use super::super::outcome::{Failure, Outcome, fail};
 use super::super::output::print;
 use super::super::settings::Settings;
 use crate::service::Inquiry;
+use crate::text::printable;
 
 pub(super) static UPGRADE: Command = Command {
     name: "upgrade",
@@ -69,10 +70,10 @@ fn run(settings: Settings) -> Result<Outcome, Failure> {
     };
     if let Some(message) = answer["message"].as_str() {
         // Over TLS, the connection does not outlive the program.
-        print(&format!("{message}\n"));
+        print(&format!("{}\n", printable(message.as_bytes())));
         return Ok(Outcome::Clean);
     }
-    let text = |name: &str| answer[name].as_str().unwrap_or("?").to_owned();
+    let text = |name: &str| printable(answer[name].as_str().unwrap_or("?").as_bytes());
     let count = |name: &str| answer[name].as_u64().unwrap_or_default();
     print(&format!(
         "upgraded from version {} to {}\n\

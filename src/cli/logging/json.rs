@@ -6,6 +6,7 @@ use log::kv::{self, Key, VisitSource, VisitValue};
 use serde_json::{Map, Value, json};
 
 use super::{Line, MAX_LINE};
+use crate::text::is_control;
 
 /// The members that every line has. A field of a record cannot replace them.
 const OWN: [&str; 5] = ["time", "level", "target", "message", "suppressed"];
@@ -95,11 +96,24 @@ pub(super) fn line(time: &str, line: Line<'_>) -> String {
     };
     record.append(&mut fields);
     loop {
-        let line = Value::Object(record.clone()).to_string();
+        let line = escaped(&Value::Object(record.clone()).to_string());
         if line.len() < MAX_LINE || !cut_longest(record) {
             return line;
         }
     }
+}
+
+/// Escapes the characters that control a terminal and that JSON permits in strings.
+fn escaped(json: &str) -> String {
+    let mut line = String::with_capacity(json.len());
+    for char in json.chars() {
+        match is_control(char) {
+            // All of them are in the basic plane.
+            true => line.push_str(&format!("\\u{:04x}", u32::from(char))),
+            false => line.push(char),
+        }
+    }
+    line
 }
 
 /// Cuts the longest text in half. Returns whether there is one to cut.
@@ -273,6 +287,29 @@ mod tests {
             "principal": "None", "suppressed": 2,
         });
         assert_eq!(parsed(&record, 2).0, expected);
+    }
+
+    /// The bug: JSON permits U+009B in a string, which begins a command for a terminal, as it does those that change the direction of a
+    /// text.
+    #[test]
+    fn no_field_controls_the_terminal_that_shows_the_log() {
+        let reason = "\u{9b}2J\u{7f}\u{202e}\u{1b}\u{e9}";
+        let pairs = [("event", "disconnected"), ("reason", reason)];
+        let record = Record::builder()
+            .level(Level::Info)
+            .key_values(&pairs)
+            .build();
+        let line = Line {
+            level: Level::Info,
+            target: "outrigger",
+            text: String::new(),
+            fields: fields(&record),
+            suppressed: 0,
+        };
+        let line = super::line("t", line);
+        assert!(!line.contains(is_control), "{line:?}");
+        let line: Value = line.parse().expect("JSON");
+        assert_eq!(line["reason"], reason);
     }
 
     #[test]
