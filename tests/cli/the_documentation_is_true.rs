@@ -443,3 +443,21 @@ fn the_demo_prints_what_to_try_and_serves_its_page() {
     demo.signal(Signal::TERM);
     assert_eq!(demo.wait().code(), Some(0));
 }
+
+/// The bug: the unit said that a reload reads its credential again, but systemd copies a credential once, when it starts the service, so
+/// the old token stayed valid.
+#[test]
+fn a_unit_that_reloads_its_token_reads_the_file_itself() {
+    for unit in [
+        "examples/deploy/outrigger.service",
+        "packaging/deb/outrigger.service",
+    ] {
+        let text = std::fs::read_to_string(unit).expect("it is there");
+        let settings: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let has = |name: &str| settings.iter().any(|line| line.starts_with(name));
+        assert!(has("ExecReload=") && has("User=outrigger"), "{unit}");
+        for copied in ["LoadCredential", "SetCredential", "DynamicUser", "Environment"] {
+            assert!(!has(copied), "{unit}: {copied}");
+        }
+    }
+}
