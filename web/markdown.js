@@ -7,7 +7,23 @@ import { Lexer } from "./marked.js";
 /** A paragraph with more characters is shown as it is: the time to find marks in it can grow with the square of its length. */
 const MOST_INLINE = 3000;
 
+/** Quotations and lists at a deeper level are shown as they are: each level is read again by the level above. */
+const MOST_NESTED = 8;
+
 class BoundedLexer extends Lexer {
+  depth = 0;
+  blockTokens(text, tokens = [], ...rest) {
+    if (this.depth > MOST_NESTED) {
+      tokens.push({ type: "plain", raw: text });
+      return tokens;
+    }
+    this.depth++;
+    try {
+      return super.blockTokens(text, tokens, ...rest);
+    } finally {
+      this.depth--;
+    }
+  }
   inlineTokens(text, tokens = []) {
     if (text.length <= MOST_INLINE) return super.inlineTokens(text, tokens);
     tokens.push({ type: "plain", raw: text });
@@ -128,12 +144,15 @@ function block(token) {
   }
 }
 
+/** A line that begins more than eight quotations or lists in each other. marked reads all that follows it again for each of them. */
+const DEEP = /^(?:[ \t]*(?:>|[-*+][ \t]|\d{1,9}[.)][ \t])){9,}[ \t]*[^-*\s]/m;
+
 /**
  * Whether a text is shown as it is, because the time to understand it as markdown could be long: it is large, has a line of thousands of
- * characters, or could be a table of many cells.
+ * characters or of many quotations in each other, or could be a table of many cells.
  */
 function isHeavy(text) {
-  if (text.length > 100_000) return true;
+  if (text.length > 100_000 || DEEP.test(text)) return true;
   const lines = text.split("\n");
   let bars = 0;
   for (const line of lines) {

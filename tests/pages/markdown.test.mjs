@@ -110,6 +110,30 @@ for (const [name, module] of Object.entries(modules)) {
     }
   });
 
+  // The bug: 6 KB of nested quotations took seconds.
+  test(`${name}: quotations and lists in each other cost no more than other text`, () => {
+    const lines = (count, line) => Array.from({ length: count }, (_, index) => line(index)).join("\n");
+    const deep = [
+      `${"> ".repeat(1000)}word\n${"x1\n".repeat(2000)}`,
+      `${"- ".repeat(300)}word\n${"x1\n".repeat(2000)}`,
+      `${"> - ".repeat(300)}word\n${"x1\n".repeat(2000)}`,
+      lines(300, (index) => `${"  ".repeat(index)}- word`),
+      lines(200, (index) => `${"> - ".repeat(index)}word`),
+      `${">".repeat(1000)}\n\n`.repeat(90),
+    ];
+    const measure = (text) => {
+      const before = process.cpuUsage();
+      const shown = show(module, text).textContent;
+      assert.equal(shown.match(/word/g)?.length, text.match(/word/g)?.length);
+      const { user, system } = process.cpuUsage(before);
+      return (user + system) / 1000;
+    };
+    measure("word\n\n".repeat(10_000));
+    for (const text of deep) assert.ok(measure(text) < 400, text.slice(0, 40));
+    const quoted = show(module, `${"> ".repeat(6)}word\n\n* * * * * * * * * * *\n`);
+    if (name === "marked") assert.deepEqual([quoted.all("blockquote").length, quoted.all("hr").length], [6, 1]);
+  });
+
   test(`${name}: text that would take long is shown as it is`, () => {
     for (const text of ["a".repeat(200_000), `|${"a|".repeat(300)}\n`.repeat(100), `${"x".repeat(5000)}\n`]) {
       const began = performance.now();
