@@ -456,7 +456,12 @@ fn a_unit_that_reloads_its_token_reads_the_file_itself() {
         let settings: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         let has = |name: &str| settings.iter().any(|line| line.starts_with(name));
         assert!(has("ExecReload=") && has("User=outrigger"), "{unit}");
-        for copied in ["LoadCredential", "SetCredential", "DynamicUser", "Environment"] {
+        for copied in [
+            "LoadCredential",
+            "SetCredential",
+            "DynamicUser",
+            "Environment",
+        ] {
             assert!(!has(copied), "{unit}: {copied}");
         }
     }

@@ -85,6 +85,26 @@ fn shell_word(text: &str) -> String {
     }
 }
 
+/// The settings of Codex, in TOML. Without control characters, a string of JSON is one of TOML, too.
+fn codex(servers: &[(String, String)], has_token: bool, given: &[(&str, &str)]) -> String {
+    let mut text = "\nCodex, in ~/.codex/config.toml:\n\n".to_owned();
+    let given = given.iter();
+    let given: Vec<_> = given
+        .map(|(name, value)| format!("{} = {}", json!(name), json!(value)))
+        .collect();
+    for (name, url) in servers {
+        let (name, url) = (json!(name), json!(url));
+        let _ = writeln!(text, "[mcp_servers.{name}]\nurl = {url}");
+        if has_token {
+            let _ = writeln!(text, "bearer_token_env_var = {}", json!(TOKEN_VARIABLE));
+        }
+        if !given.is_empty() {
+            let _ = writeln!(text, "http_headers = {{ {} }}", given.join(", "));
+        }
+    }
+    text
+}
+
 impl Settings {
     /// The settings of each client, for servers with these names and URLs.
     fn snippets(&self, servers: &[(String, String)]) -> String {
@@ -157,22 +177,7 @@ impl Settings {
         ] {
             let _ = writeln!(text, "\n{title}:\n\n{value:#}");
         }
-        text.push_str("\nCodex, in ~/.codex/config.toml:\n\n");
-        for (name, url) in servers {
-            // Without control characters, a string of JSON is one of TOML, too.
-            let (name, url) = (json!(name), json!(url));
-            let _ = writeln!(text, "[mcp_servers.{name}]\nurl = {url}");
-            if has_token {
-                let _ = writeln!(text, "bearer_token_env_var = {}", json!(TOKEN_VARIABLE));
-            }
-            let given = given.clone();
-            let given: Vec<_> = given
-                .map(|(name, value)| format!("{} = {}", json!(name), json!(value)))
-                .collect();
-            if !given.is_empty() {
-                let _ = writeln!(text, "http_headers = {{ {} }}", given.join(", "));
-            }
-        }
+        text.push_str(&codex(servers, has_token, &given.collect::<Vec<_>>()));
         text
     }
 

@@ -27,6 +27,7 @@ mod clients;
 mod connections;
 mod counters;
 mod creation;
+mod early;
 mod ended_sessions;
 mod ends;
 mod exchange;

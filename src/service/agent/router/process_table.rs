@@ -1,6 +1,6 @@
 //! The agent processes: one for each kind of client, their start and their end.
 
-use super::creation::Creation;
+use super::early::Creation;
 use super::requests::AbandonedRequest;
 use crate::record::record;
 use crate::service::agent::initialize::Initialize;
