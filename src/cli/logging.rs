@@ -245,8 +245,8 @@ impl Log for Logger {
                 .logged(origin, &text[..text.floor_char_boundary(MAX_LINE)]);
         }
         let fields = match state.format {
-            LogFormat::Text => Map::new(),
-            LogFormat::Json => json::fields(record),
+            LogFormat::Text if record.target() != PROGRAM => Map::new(),
+            _ => json::fields(record),
         };
         let line = Line {
             level: record.level(),
@@ -269,8 +269,8 @@ impl State {
     fn write(&mut self, line: Line<'_>, level: LevelFilter) {
         let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
         let text = match line.suppressed {
-            0 => Cow::Borrowed(&*line.text),
-            count => format!("{} {}", line.text, suppressed_note(count)).into(),
+            0 => format!("{}{}", line.origin(), line.text),
+            count => format!("{}{} {}", line.origin(), line.text, suppressed_note(count)),
         };
         self.recent.push(&time, line.level, line.target, &text);
         if line.level > level {
@@ -296,13 +296,22 @@ struct Line<'a> {
     level: Level,
     target: &'a str,
     text: String,
-    /// The fields of the record; only in JSON.
+    /// The fields of the record: in JSON, and of the line of a program.
     fields: Map<String, Value>,
     /// How many lines of its kind were suppressed before it.
     suppressed: u64,
 }
 
 impl Line<'_> {
+    /// The program that wrote the line, if one did: its route and its process id.
+    fn origin(&self) -> String {
+        let route = self.fields.get("route").and_then(Value::as_str);
+        match (self.target, self.fields.get("pid")) {
+            (PROGRAM, Some(pid)) => format!("{} {pid}: ", route.unwrap_or_default()),
+            _ => String::new(),
+        }
+    }
+
     /// A line that concerns the log itself.
     fn about_log(text: String) -> Self {
         Self {
@@ -334,6 +343,7 @@ impl LogFormat {
 }
 
 fn text_line(time: &str, line: Line<'_>) -> String {
+    let origin = line.origin();
     let Line {
         level,
         target,
@@ -341,7 +351,10 @@ fn text_line(time: &str, line: Line<'_>) -> String {
         suppressed,
         ..
     } = line;
-    let program = if target == PROGRAM { "program: " } else { "" };
+    let program = match target {
+        PROGRAM => format!("program {origin}"),
+        _ => String::new(),
+    };
     let level = Colors::stderr().level(level);
     let mut line = cut(format!("{time} {level} {program}{text}"), MAX_LINE - MARGIN);
     if suppressed > 0 {

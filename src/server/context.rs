@@ -482,6 +482,11 @@ impl Context {
 
     // The server.
 
+    /// The path of the current service, if it has one.
+    pub(crate) fn route(&self) -> Option<&str> {
+        self.core.route()
+    }
+
     /// The current service, if the server has several.
     pub fn service_id(&self) -> ServiceId {
         self.core.service_id

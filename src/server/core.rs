@@ -46,6 +46,8 @@ pub(super) struct Core {
     pub(super) listen: Vec<ListenAddress>,
     /// The service that is called.
     pub(super) service_id: ServiceId,
+    /// The paths of the services, for the log.
+    pub(super) routes: Vec<(ServiceId, Box<str>)>,
     /// The client whose handshake the service accepts or rejects.
     pub(super) handshaking: Option<ClientId>,
     /// The slot of the client that was being read when a pause began. Reading resumes with the slot after it, so that
@@ -91,6 +93,7 @@ impl Core {
             attempts: Vec::new(),
             listen,
             service_id: ServiceId::ALL,
+            routes: Vec::new(),
             handshaking: None,
             resume_behind: 0,
             trim_at: None,
@@ -103,6 +106,13 @@ impl Core {
             #[cfg(any(test, fuzzing))]
             dialer: None,
         }
+    }
+
+    /// The path of the current service.
+    pub(super) fn route(&self) -> Option<&str> {
+        let mut routes = self.routes.iter();
+        let route = routes.find(|(id, _)| *id == self.service_id)?;
+        Some(&route.1)
     }
 
     // Clients.

@@ -358,6 +358,61 @@ fn when_the_agent_exits_requests_fail_and_a_new_agent_serves_the_same_connection
     assert_eq!(pids.pids(2).len(), 2, "the agent was restarted once");
 }
 
+/// The bug: the log said only that the agent is started again, and never why.
+#[test]
+fn an_agent_that_fails_says_why() {
+    let script = "read line; printf 'API key\\033[2J missing\\n' >&2; exit 3";
+    let options = ["--log", "warn", "--restart-limit", "1/60s", "--"];
+    let mut server = Program::start(&[&["agent"][..], &options, &["sh", "-c", script]].concat());
+    let mut client = Client::connect(server.address());
+    let error = &client.ask("initialize", json!({"protocolVersion": 1}))["error"];
+    let data = json!({"code": 3, "signal": null, "stderr": "API key\\u{1b}[2J missing"});
+    assert_eq!(
+        (&error["message"], &error["data"]),
+        (&json!("Agent exited"), &data)
+    );
+    client.request("initialize", json!({"protocolVersion": 1}));
+    let (_, log) = server.wait_and_read_log();
+    let failed = log.lines().find(|line| line.contains("program failed"));
+    let failed = failed.unwrap_or_else(|| panic!("{log}"));
+    for part in [
+        "route=\"/acp\"",
+        "pid=",
+        "exited with code 3",
+        "missing",
+        "restart_in=",
+    ] {
+        assert!(failed.contains(part), "{part}: {failed}");
+    }
+    let last = log.lines().last().expect("a line");
+    assert!(
+        last.contains("exited with code 3. Its last output was: API key"),
+        "{log}"
+    );
+}
+
+#[test]
+fn a_client_never_gets_what_the_agent_wrote_about_another() {
+    let script = format!("echo 'a secret of the first' >&2; exec {}", example_agent());
+    for client_count in [1, 2] {
+        let server = Program::start(&["agent", "--", "sh", "-c", &script]);
+        let address = server.address();
+        let (mut client, session, _) = Client::with_session(address);
+        // A client that has left counts, too.
+        let others = (1..client_count).map(|_| Client::with_session(address));
+        drop(others.collect::<Vec<_>>());
+        let id = client.prompt(&session, "hold");
+        drop(client.hear());
+        for pid in descendants(server.pid()) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        let data = client.answer_to(id)["error"]["data"].clone();
+        let quoted = (client_count == 1).then_some("a secret of the first");
+        assert_eq!(data["signal"], "SIGKILL");
+        assert_eq!(data["stderr"].as_str(), quoted);
+    }
+}
+
 #[test]
 fn the_server_stops_when_the_agent_exits_too_often() {
     let mut server = Program::start(&[
@@ -375,7 +430,7 @@ fn the_server_stops_when_the_agent_exits_too_often() {
     wire.send_close(1011);
     let (status, log) = server.wait_and_read_log();
     assert_eq!(status.code(), Some(1));
-    assert_eq!(log.matches("restarting it in").count(), 2, "{log}");
+    assert_eq!(log.matches("restart_in=").count(), 2, "{log}");
 }
 
 #[test]
@@ -648,7 +703,9 @@ fn a_request_that_is_no_handshake_learns_that_there_is_only_websocket() {
         let (head, body) = wire.read_response();
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
         assert!(head.contains(&format!("\r\n{field}\r\n")), "{head}");
-        assert_eq!(body["detail"], "this agent is only served over WebSocket");
+        let detail =
+            "this agent (ACP) is only served over WebSocket; an MCP server is another service";
+        assert_eq!(body["detail"], detail);
     }
     assert_eq!(call(address, "GET", "/health", None).0, 200);
 }

@@ -622,7 +622,7 @@ fn a_program_that_keeps_exiting_is_not_restarted_forever() {
     app.address();
     let (status, log) = app.wait_and_read_log();
     assert_eq!(status.code(), Some(1));
-    assert_eq!(log.matches("restarting it in").count(), 5, "{log}");
+    assert_eq!(log.matches("restart_in=").count(), 5, "{log}");
     assert!(
         log.contains("outrigger: the program exited with code 9"),
         "{log}"

@@ -87,6 +87,13 @@ fn a_client_gets_all_output_and_then_how_the_program_ended() {
             "Program was killed by signal 9",
         ),
         ("exit 1", &[], 4011, "Program exited with code 1"),
+        // The bug: only the log said why.
+        (
+            "printf b; echo first >&2; echo API key missing >&2; exit 3",
+            &["b"],
+            4011,
+            "Program exited with code 3: API key missing",
+        ),
         // One that writes much at its end.
         (
             "yes | head -n 20000; echo end",

@@ -293,3 +293,44 @@ fn suppressed_lines_are_counted() {
         "{suppressed} of 400: {log}"
     );
 }
+
+/// The bug: with several routes, nobody knew whose program a line was about.
+#[test]
+fn a_line_about_a_program_has_its_route_and_its_pid() {
+    let config = TraceFile::new("log-routes");
+    let script = "echo $$ hello >&2; read line; exit 3";
+    let pipe = json!({"pipe": {"command": ["sh", "-c", script]}});
+    let routes = json!({"routes": {"/one": pipe, "/two": {"echo": {}}}});
+    fs::write(config.path(), routes.to_string()).expect("a file");
+    for format in ["json", "text"] {
+        let options = ["--log", "info", "--log-format", format];
+        let file = config.path();
+        let arguments = [&["serve", "--config", file.as_str()][..], &options].concat();
+        let mut program = Program::start(&arguments);
+        let mut wire = connect(program.address(), "/one", "");
+        wire.send_frame(1, b"x");
+        let (_, reason) = wire.read_close();
+        let (_, said) = reason.split_once(": ").expect("its last line");
+        let pid = said.split(' ').next().expect("a pid").to_owned();
+        program.signal(Signal::TERM);
+        let (_, log) = program.wait_and_read_log();
+        let has = |message: &str, line: &str| match format {
+            "json" => {
+                let record: Value = line.parse().expect("JSON");
+                let is_its =
+                    record["route"] == "/one" && record["pid"].as_u64() == pid.parse().ok();
+                record["message"] == message && is_its
+            }
+            _ if message == said => line.contains(&format!("program /one {pid}: {message}")),
+            _ => ["route=\"/one\"", &format!("pid={pid}"), message]
+                .iter()
+                .all(|part| line.contains(part)),
+        };
+        for message in ["started", "exited", said] {
+            assert!(
+                log.lines().any(|line| has(message, line)),
+                "{message}: {log}"
+            );
+        }
+    }
+}

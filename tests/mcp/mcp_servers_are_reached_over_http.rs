@@ -414,8 +414,30 @@ fn unused_and_unknown_sessions_end() {
     eventually("the session ends", || figure(address, "sessions") == 0);
     let failed = send(address, "POST", &[JSON, ANY], initialize);
     let mut failed = failed;
-    assert!(failed.event().expect("an error").1["error"].is_object());
+    // The bug: the client learned only "Session ended".
+    let error = failed.event().expect("an error").1["error"].clone();
+    let why = "its process has not answered initialize in time";
+    assert_eq!(
+        (&error["message"], &error["data"]),
+        (&json!("Session ended"), &json!(why))
+    );
     eventually("no process is left", || figure(address, "processes") == 0);
+}
+
+#[test]
+fn a_client_learns_why_its_server_does_not_run() {
+    let fails = "read line; echo API key missing >&2; exit 3";
+    for share in ["none", "all"] {
+        let server = Program::start(&["mcp", "--share", share, "--", "sh", "-c", fails]);
+        let initialize = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"a","version":"1"}}}"#;
+        let failed = send(server.address(), "POST", &[JSON, ANY], initialize);
+        let error = failed.response()["error"].clone();
+        let data = json!({"code": 3, "signal": null, "stderr": "API key missing"});
+        assert_eq!(
+            (&error["message"], &error["data"]),
+            (&json!("MCP server exited"), &data)
+        );
+    }
 }
 
 #[test]

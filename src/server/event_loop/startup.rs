@@ -16,7 +16,7 @@ use crate::server::context::Context;
 use crate::server::core::Core;
 use crate::server::error::Error;
 use crate::server::handle::Inbox;
-use crate::server::id::{CHILDREN, RELOAD, SIGNALS};
+use crate::server::id::{CHILDREN, RELOAD, SIGNALS, ServiceId};
 use crate::server::listener::{Listener, PassedListener, Reserve};
 use crate::server::outgoing::Resolver;
 use crate::server::service::Service;
@@ -130,11 +130,11 @@ impl<S: Service> Server<S> {
         let registry = poll.registry().try_clone()?;
         let bell = Bell::new(&registry)?;
         let resolver = Resolver::new(bell.clone());
+        let mut core = Core::new(config, registry, resolver, listen, clock.now());
+        core.routes = routes_of(&service);
         Ok(Self {
             commands: Inbox::new(bell),
-            ctx: Context {
-                core: Core::new(config, registry, resolver, listen, clock.now()),
-            },
+            ctx: Context { core },
             service,
             listeners,
             reserve: Reserve::take(),
@@ -219,4 +219,14 @@ impl<S: Service> Server<S> {
         self.children = Some(children);
         Ok(AdoptedOrphans(()))
     }
+}
+
+/// The paths of the services. One that is alone has no id of its own.
+fn routes_of(service: &impl Service) -> Vec<(ServiceId, Box<str>)> {
+    let Some(report) = service.report() else {
+        return Vec::new();
+    };
+    let named = |id| Some((id, report.name(id)?.into()));
+    let several = (0..).map_while(|index| named(ServiceId::new(index)?));
+    named(ServiceId::ALL).into_iter().chain(several).collect()
 }

@@ -268,6 +268,7 @@ impl<S: Service> Server<S> {
             attempts: _,
             listen: _,
             service_id: _,
+            routes: _,
             handshaking: _,
             resume_behind: _,
             chores_at: _,

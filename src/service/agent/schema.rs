@@ -192,7 +192,16 @@ pub(super) fn known_params(text: &str, method: &str) -> Result<Option<String>, S
     let whole = 0..text.len();
     let mut known = String::new();
     match member(text, &whole, "params") {
-        Some(range) => params.check(text, &range, "params", &mut known)?,
+        Some(range) => {
+            let checked = params.check(text, &range, "params", &mut known);
+            checked.map_err(
+                |why| match why.starts_with("params.protocolVersion is not") {
+                    // Clients of MCP send a date.
+                    true => why + "; this is an agent (ACP), not an MCP server",
+                    false => why,
+                },
+            )?;
+        }
         None => known.push_str("{}"),
     }
     Ok(Some(known))
@@ -293,7 +302,7 @@ mod tests {
             (
                 "initialize",
                 r#"{"protocolVersion":"1"}"#,
-                "params.protocolVersion is not an integer",
+                "params.protocolVersion is not an integer from 0 to 65535; this is an agent (ACP), not an MCP server",
             ),
             (
                 "initialize",

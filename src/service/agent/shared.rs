@@ -8,7 +8,7 @@ use super::receivers::{ContextOutput, Receivers, Sender};
 use super::router::{BatchSender, ProcessChange, Router, RouterSettings, Viewer};
 use super::{AgentConfig, AgentProtocol, Approvals, MAX_UNREAD, WATCH, figures};
 use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object};
-use crate::service::child::{Child, ChildEvent, code_and_signal, describe};
+use crate::service::child::{Child, ChildEvent, ProgramExit, ProgramFailure};
 use crate::service::deadlines::Alarm;
 use crate::service::jsonrpc::MessageLine;
 use crate::service::lines::Line;
@@ -20,7 +20,6 @@ use crate::{
     StatusCode, StatusFields, TimerId,
 };
 use std::ops::ControlFlow;
-use std::process::ExitStatus;
 
 /// One agent process for each kind of client: those with the same protocol version and capabilities share a process.
 ///
@@ -129,13 +128,13 @@ impl Agent {
                     router.handle_agent_started(now, index, output)
                 });
             }
-            Err(error) => self.handle_failure(ctx, index, error.to_string()),
+            Err(error) => self.handle_failure(ctx, index, error.to_string().into()),
         }
     }
 
     /// Starts a process again after a delay, or gives it up. If it keeps failing, closes its clients, so that they need not wait
     /// for it.
-    fn handle_failure(&mut self, ctx: &mut Context, index: usize, failure: String) {
+    fn handle_failure(&mut self, ctx: &mut Context, index: usize, failure: ProgramFailure) {
         let Some(process) = self.receivers.processes.get_mut(index) else {
             return;
         };
@@ -154,7 +153,7 @@ impl Agent {
 
     /// Gives a process up. Its clients are closed with an internal error. Without another process, the server stops with a
     /// failure.
-    fn give_up(&mut self, ctx: &mut Context, index: usize, failure: String) {
+    fn give_up(&mut self, ctx: &mut Context, index: usize, failure: ProgramFailure) {
         let mut clients = None;
         self.with_router(ctx, |router, output| {
             clients = router.give_up(index, output)
@@ -164,25 +163,25 @@ impl Agent {
             ctx.close(client, CloseCode::INTERNAL, "Agent exited");
         }
         if is_last {
-            self.failure.get_or_insert(failure);
+            self.failure.get_or_insert(failure.to_string());
             ctx.stop();
         } else {
-            log::error!("{failure}; closing the clients of this kind");
+            let path = self.config.endpoint.path();
+            failure.log(path, None, Some("closing the clients of this kind"));
             self.remove_process(ctx, index);
         }
     }
 
-    fn handle_exit(&mut self, ctx: &mut Context, index: usize, status: Option<ExitStatus>) {
+    fn handle_exit(&mut self, ctx: &mut Context, index: usize, exit: ProgramExit) {
         if let Some(process) = self.receivers.processes.get_mut(index) {
             process.reset();
         }
-        let (code, signal) = code_and_signal(status);
-        let data = serde_json::json!({"code": code, "signal": signal}).to_string();
+        let data = exit.data(self.router.may_quote(index));
         self.with_router(ctx, |router, output| {
             router.handle_agent_exited(index, &data, output)
         });
         if !ctx.is_stopping() {
-            self.handle_failure(ctx, index, format!("the agent {}", describe(status)));
+            self.handle_failure(ctx, index, exit.failure("the agent"));
         }
     }
 
@@ -238,7 +237,7 @@ impl Agent {
             match event {
                 ChildEvent::NotMine => {}
                 ChildEvent::Handled => return self.carry_out(ctx),
-                ChildEvent::Exited(status) => return self.handle_exit(ctx, index, status),
+                ChildEvent::Exited(exit) => return self.handle_exit(ctx, index, exit),
             }
         }
         let stopping = receivers
@@ -295,7 +294,9 @@ impl Service for Agent {
     fn route(&self, request: &Request<'_>) -> Result<Route, Rejection> {
         let route = self.config.endpoint.route(request);
         let route = route.unwrap_or_else(Route::from).with_scope(Scope::Watch);
-        Ok(route.with_hint("this agent is only served over WebSocket"))
+        Ok(route.with_hint(
+            "this agent (ACP) is only served over WebSocket; an MCP server is another service",
+        ))
     }
 
     fn accept(&mut self, _: &mut Context, request: &Request<'_>) -> Result<Accept, Rejection> {

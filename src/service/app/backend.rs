@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::command::TopicsOf;
 use super::events::Events;
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
-use crate::service::child::{Child, ChildEvent, describe};
+use crate::service::child::{Child, ChildEvent, ProgramExit};
 use crate::service::lines::Line;
 use crate::service::pipe::{LineReader, PipeState, Writer};
 use crate::sys::NonblockingFd;
@@ -63,8 +63,8 @@ pub(super) enum BackendEvent {
     InputEnded,
     /// Standard output is closed.
     OutputEnded,
-    /// The child has exited. The text describes how.
-    Exited(String),
+    /// The child has exited.
+    Exited(ProgramExit),
 }
 
 impl Backend {
@@ -191,7 +191,7 @@ impl From<ChildEvent> for BackendEvent {
     fn from(event: ChildEvent) -> Self {
         match event {
             ChildEvent::NotMine | ChildEvent::Handled => Self::Nothing,
-            ChildEvent::Exited(status) => Self::Exited(describe(status)),
+            ChildEvent::Exited(exit) => Self::Exited(exit),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use self::backend::{Backend, BackendEvent, ReplyQueue};
 use self::command::{AppCommand, CommandFields};
 use self::events::Events;
-use super::child::{Keeper, OnFailure, RestartLimit};
+use super::child::{Keeper, OnFailure, ProgramFailure, RestartLimit};
 use super::lines::Line;
 use super::{Endpoint, endpoint};
 use crate::record::{RecordError, state};
@@ -170,17 +170,17 @@ impl App {
                 }
                 self.send_events(ctx);
             }
-            Err(error) => self.handle_failure(ctx, error.to_string()),
+            Err(error) => self.handle_failure(ctx, error.to_string().into()),
         }
     }
 
     /// Starts the program again after a delay, or stops the server with a failure.
-    fn handle_failure(&mut self, ctx: &mut Context, failure: String) {
+    fn handle_failure(&mut self, ctx: &mut Context, failure: ProgramFailure) {
         let path = self.config.endpoint.path();
         if self.program.handle_failure(ctx, path, &failure) {
             close_all(ctx);
         } else {
-            self.fail(ctx, failure);
+            self.fail(ctx, failure.to_string());
         }
     }
 
@@ -251,17 +251,17 @@ impl App {
                 ctx,
                 "standard output is closed: no program reads the events".to_owned(),
             ),
-            BackendEvent::Exited(how) => {
+            BackendEvent::Exited(exit) => {
                 self.program.handle_exit();
                 self.events.clear();
                 if ctx.is_stopping() {
                     return;
                 }
-                let failure = format!("the program {how}");
+                let failure = exit.failure("the program");
                 if self.config.restart || self.config.restart_limit.on_failure == OnFailure::Retry {
                     self.handle_failure(ctx, failure);
                 } else {
-                    self.fail(ctx, failure);
+                    self.fail(ctx, failure.to_string());
                 }
             }
         }

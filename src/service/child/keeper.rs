@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::Child;
+use super::{Child, ProgramFailure};
 use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object, state};
 use crate::service::deadlines::Alarm;
 use crate::{Context, Time, TimerId};
@@ -104,9 +104,14 @@ impl Backoff {
 
     /// Handles the exit of the program, or the failure to start it. Returns the time of the next start, or `None` if the service
     /// must give up. `path` is the route of the service.
-    pub(super) fn handle_failure(&mut self, now: Time, path: &str, failure: &str) -> Option<Time> {
+    pub(super) fn handle_failure(
+        &mut self,
+        now: Time,
+        path: &str,
+        failure: &ProgramFailure,
+    ) -> Option<Time> {
         let delay = self.next_delay(now)?;
-        log::error!("route {path}: {failure}; restarting it in {delay:?}");
+        failure.log(path, Some(delay), None);
         self.restarts += 1;
         Some(now + delay)
     }
@@ -301,8 +306,13 @@ impl<P> Keeper<P> {
 
     /// Handles the exit of the program, or the failure to start it: it is started again after a delay. Returns false if the
     /// service must give up. `path` is the route of the service.
-    pub(crate) fn handle_failure(&mut self, ctx: &mut Context, path: &str, why: &str) -> bool {
-        let Some(at) = self.backoff.handle_failure(ctx.now(), path, why) else {
+    pub(crate) fn handle_failure(
+        &mut self,
+        ctx: &mut Context,
+        path: &str,
+        failure: &ProgramFailure,
+    ) -> bool {
+        let Some(at) = self.backoff.handle_failure(ctx.now(), path, failure) else {
             self.phase = Phase::Gone;
             return false;
         };

@@ -2,11 +2,12 @@
 
 use std::io;
 use std::ops::ControlFlow;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::supervisor::{Escalation, StopPlan, Supervisor, code_and_signal};
+use super::exit::{LastLines, ProgramExit};
+use super::supervisor::{Escalation, StopPlan, Supervisor, code_and_signal, start_hint};
 use crate::log_event::log_event;
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 use crate::service::deadlines::Alarm;
@@ -28,6 +29,7 @@ pub(crate) struct Child {
     stdin: Option<Writer>,
     stdout: Option<LineReader>,
     stderr: Option<LineReader>,
+    last_lines: LastLines,
     /// Goes off at the supervisor's deadline.
     alarm: Alarm,
 }
@@ -41,6 +43,7 @@ impl Record for Child {
             stdin,
             stdout,
             stderr,
+            last_lines,
             alarm: _,
         } = self;
         object!({
@@ -49,6 +52,7 @@ impl Record for Child {
             "stdin": stdin.save(to),
             "stdout": stdout.save(to),
             "stderr": stderr.save(to),
+            "last_lines": last_lines.save(to),
         })
     }
 
@@ -62,6 +66,7 @@ impl Record for Child {
             stdin: fields.take("stdin", from)?,
             stdout: fields.take("stdout", from)?,
             stderr: fields.take("stderr", from)?,
+            last_lines: fields.take("last_lines", from)?,
             alarm: Alarm::default(),
         })
     }
@@ -74,9 +79,8 @@ pub(crate) enum ChildEvent {
     NotMine,
     /// The event is handled, and the program still runs.
     Handled,
-    /// The program has exited, and all its output has been passed on. The status is unknown if another part of the
-    /// system has reaped the process.
-    Exited(Option<ExitStatus>),
+    /// The program has exited, and all its output has been passed on.
+    Exited(ProgramExit),
 }
 
 impl Child {
@@ -108,11 +112,18 @@ impl Child {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        let cwd = command
+            .get_current_dir()
+            .map(|cwd| cwd.to_string_lossy().into_owned());
         let options = StartOptions::default();
         let plan = StopPlan::CLOSE_INPUT;
         let supervisor =
             Supervisor::start(ctx, &mut command, options, plan, None).map_err(|error| {
-                io::Error::new(error.kind(), format!("cannot start {name:?}: {error}"))
+                let hint = start_hint(&error, name, cwd.as_deref());
+                io::Error::new(
+                    error.kind(),
+                    format!("cannot start {name:?}: {error}{hint}"),
+                )
             })?;
         let mut child = Self {
             name: name.clone(),
@@ -120,6 +131,7 @@ impl Child {
             stdin: None,
             stdout: None,
             stderr: None,
+            last_lines: LastLines::default(),
             alarm: Alarm::default(),
         };
         if let Err(error) = child.watch_pipes(ctx, decoder) {
@@ -129,7 +141,13 @@ impl Child {
         }
         child.arm(ctx);
         let pid = child.supervisor.pid();
-        log_event!(Info, "started", program = name.as_str(), pid = pid);
+        log_event!(
+            Info,
+            "started",
+            program = name.as_str(),
+            route = ctx.route(),
+            pid = pid,
+        );
         Ok(child)
     }
 
@@ -235,7 +253,10 @@ impl Child {
         } else if self.stdout.as_ref().is_some_and(|stdout| stdout.is(source)) {
             read(ctx, &mut self.stdout, &mut line);
         } else if self.stderr.as_ref().is_some_and(|stderr| stderr.is(source)) {
-            read(ctx, &mut self.stderr, log_line);
+            let (pid, lines) = (self.pid(), &mut self.last_lines);
+            read(ctx, &mut self.stderr, |ctx, _, line| {
+                log_line(ctx, pid, lines, line)
+            });
         } else if self.supervisor.exit_source() == Some(source) {
             if self.supervisor.check_exit(ctx) {
                 return self.finish(ctx, line);
@@ -261,12 +282,23 @@ impl Child {
         }
         match self.supervisor.escalate(ctx.now()) {
             Some(Escalation::Terminated) => {
-                log::info!(
-                    "{:?} did not exit when its input was closed: TERM",
-                    self.name
+                log_event!(
+                    Info,
+                    "did not exit when its input was closed: TERM",
+                    program = self.name.as_str(),
+                    route = ctx.route(),
+                    pid = self.pid(),
                 );
             }
-            Some(Escalation::Killed) => log::warn!("{:?} did not exit after TERM: KILL", self.name),
+            Some(Escalation::Killed) => {
+                log_event!(
+                    Warn,
+                    "did not exit after TERM: KILL",
+                    program = self.name.as_str(),
+                    route = ctx.route(),
+                    pid = self.pid(),
+                );
+            }
             Some(Escalation::TimedOut) | None => {}
         }
         self.arm(ctx);
@@ -277,10 +309,17 @@ impl Child {
     fn write(&mut self, ctx: &mut Context) {
         let Some(stdin) = &mut self.stdin else { return };
         let closed = stdin.write_slice(ctx) == PipeState::Closed;
+        let is_written = stdin.queued() == 0;
         if closed {
-            log::warn!("{:?} no longer reads its input", self.name);
+            log_event!(
+                Warn,
+                "no longer reads its input",
+                program = self.name.as_str(),
+                route = ctx.route(),
+                pid = self.pid(),
+            );
         }
-        if (closed || (self.supervisor.is_stopping() && stdin.queued() == 0))
+        if (closed || (self.supervisor.is_stopping() && is_written))
             && let Some(stdin) = self.stdin.take()
         {
             stdin.close(ctx);
@@ -306,7 +345,8 @@ impl Child {
             stdout.read_rest(ctx, &mut line);
         }
         if let Some(stderr) = &mut self.stderr {
-            stderr.read_rest(ctx, log_line);
+            let (pid, lines) = (self.supervisor.pid(), &mut self.last_lines);
+            stderr.read_rest(ctx, |ctx, _, line| log_line(ctx, pid, lines, line));
         }
         self.unwatch(ctx);
         let status = self.supervisor.exit().and_then(|exit| exit.status);
@@ -315,10 +355,13 @@ impl Child {
             Info,
             "exited",
             program = self.name.as_str(),
+            route = ctx.route(),
+            pid = self.pid(),
             exit_code = exit_code,
             signal = signal,
         );
-        ChildEvent::Exited(status)
+        let pid = self.pid();
+        ChildEvent::Exited(ProgramExit::new(status, pid, &mut self.last_lines))
     }
 
     /// Sets the alarm for the supervisor's deadline.
@@ -353,13 +396,18 @@ fn read(
     }
 }
 
-/// Writes a line of a program's standard error to the log.
-fn log_line(_: &mut Context, _: u64, line: Line<'_>) -> ControlFlow<()> {
-    match line {
-        Line::Whole(bytes) => log::info!(target: "program", "{}", printable(bytes)),
-        Line::TooLong(bytes) => log::info!(target: "program", "{} ... (cut)", printable(bytes)),
-        Line::Skipped(_) | Line::SkippedEnd | Line::Broken(_) => {}
-    }
+/// Writes a line of a program's standard error to the log, and keeps it.
+fn log_line(ctx: &Context, pid: u32, last: &mut LastLines, line: Line<'_>) -> ControlFlow<()> {
+    let (bytes, note) = match line {
+        Line::Whole(bytes) => (bytes, ""),
+        Line::TooLong(bytes) => (bytes, " ... (cut)"),
+        Line::Skipped(_) | Line::SkippedEnd | Line::Broken(_) => {
+            return ControlFlow::Continue(());
+        }
+    };
+    last.push(bytes);
+    let route = ctx.route().unwrap_or_default();
+    log::info!(target: "program", route, pid; "{}{note}", printable(bytes));
     ControlFlow::Continue(())
 }
 

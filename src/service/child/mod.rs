@@ -20,18 +20,18 @@
 //! Only plans that stop a whole process tree have the state `StoppingLeftovers`, and repeat KILL. With other plans, every
 //! exit leads to `Exited`, where `stop` does nothing.
 
+mod exit;
 mod index;
 mod keeper;
 mod line_child;
 mod supervisor;
 
+pub(crate) use self::exit::{ProgramExit, ProgramFailure};
 pub(crate) use self::index::{ChildIndex, ChildInput, process_metrics};
 pub(crate) use self::keeper::Keeper;
 pub use self::keeper::{OnFailure, RestartLimit};
 pub(crate) use self::line_child::{Child, ChildEvent, TurnOutput};
-pub(crate) use self::supervisor::{
-    Escalation, StopPlan, Supervisor, code_and_signal, describe, signal_name,
-};
+pub(crate) use self::supervisor::{Escalation, StopPlan, Supervisor, signal_name, start_hint};
 
 /// Clients are not read while a program has more unread input than this, in bytes.
 pub(super) const HIGH_WATER: usize = 1 << 20;

@@ -1,11 +1,14 @@
 //! The life of a child process: its start, its exit, how it is stopped, and how its exit status reads.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -456,7 +459,7 @@ pub(crate) fn signal_name(signal: i32) -> &'static str {
 }
 
 /// The exit code of a process, or the name of the signal that killed it.
-pub(crate) fn code_and_signal(status: Option<ExitStatus>) -> (Option<i32>, Option<&'static str>) {
+pub(super) fn code_and_signal(status: Option<ExitStatus>) -> (Option<i32>, Option<&'static str>) {
     let Some(status) = status else {
         return (None, None);
     };
@@ -464,7 +467,7 @@ pub(crate) fn code_and_signal(status: Option<ExitStatus>) -> (Option<i32>, Optio
 }
 
 /// Describes how a process ended, as the end of a sentence.
-pub(crate) fn describe(status: Option<ExitStatus>) -> String {
+pub(super) fn describe(status: Option<ExitStatus>) -> String {
     let Some(status) = status else {
         return "exited with unknown status".to_owned();
     };
@@ -475,9 +478,71 @@ pub(crate) fn describe(status: Option<ExitStatus>) -> String {
     }
 }
 
+/// Why a program cannot be started although its file is there, as the end of a sentence; otherwise an empty string. The system says
+/// only that something was not found.
+pub(crate) fn start_hint(error: &io::Error, program: &str, cwd: Option<&str>) -> String {
+    let folder = Path::new(cwd.unwrap_or("."));
+    let paths = std::env::var_os("PATH").filter(|_| !program.contains('/'));
+    let folders = paths.map(|paths| std::env::split_paths(&paths).collect());
+    let folders = folders.unwrap_or_else(|| vec![folder.to_owned()]);
+    let mut files = folders.iter().map(|at| folder.join(at).join(program));
+    let Some(file) = files
+        .find(|file| file.is_file())
+        .filter(|_| folder.is_dir())
+    else {
+        return String::new();
+    };
+    let mut start = Vec::new();
+    let read = File::open(file).and_then(|file| file.take(256).read_to_end(&mut start));
+    let first = start
+        .split(|byte| *byte == b'\n')
+        .next()
+        .unwrap_or_default();
+    let first = String::from_utf8_lossy(first);
+    let interpreter = first.strip_prefix("#!").map(str::trim_start);
+    match (error.kind(), interpreter) {
+        _ if read.is_err() => String::new(),
+        (io::ErrorKind::NotFound, Some(line)) if line.ends_with('\r') => {
+            "; the lines of the file end with CR LF: convert them to LF".to_owned()
+        }
+        (io::ErrorKind::NotFound, Some(line)) => {
+            let name = line.split([' ', '\t']).next().unwrap_or_default();
+            format!("; there is no {name:?}, which the first line of the file names")
+        }
+        (io::ErrorKind::NotFound, None) => {
+            "; the file is there, but not its loader: it was built for another system".to_owned()
+        }
+        _ if error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error()) => {
+            "; a script begins with a line such as #!/bin/sh".to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The bug: a script with the line ends of Windows was "No such file", although it is there.
+    #[test]
+    fn a_script_that_cannot_start_says_what_is_wrong_with_it() {
+        let file = std::env::temp_dir().join(format!("outrigger-hint-{}", std::process::id()));
+        let path = file.to_str().expect("UTF-8").to_owned();
+        let hint = |text: &str, error: i32| {
+            std::fs::write(&file, text).expect("a file");
+            start_hint(&io::Error::from_raw_os_error(error), &path, None)
+        };
+        let missing = Errno::NOENT.raw_os_error();
+        assert!(hint("#!/bin/sh\r\necho\r\n", missing).contains("CR LF"));
+        assert!(hint("#! /no/such -x\n", missing).contains("no \"/no/such\""));
+        assert!(hint("\x7fELF", missing).contains("its loader"));
+        assert!(hint("echo\n", Errno::NOEXEC.raw_os_error()).contains("#!/bin/sh"));
+        assert_eq!(hint("#!/bin/sh\n", Errno::AGAIN.raw_os_error()), "");
+        let error = io::Error::from_raw_os_error(missing);
+        assert_eq!(start_hint(&error, &path, Some("/no/such")), "");
+        std::fs::remove_file(&file).expect("it is there");
+        assert_eq!(start_hint(&error, &path, None), "");
+    }
 
     fn sleeper(plan: StopPlan, time_limit: Option<Time>) -> Supervisor {
         let mut command = Command::new("sh");

@@ -9,9 +9,7 @@ mod shared;
 pub use self::per_client::PipePerClient;
 pub use self::shared::PipeShared;
 
-use std::process::ExitStatus;
-
-use crate::service::child::{RestartLimit, describe};
+use crate::service::child::{ProgramExit, RestartLimit};
 use crate::service::{Endpoint, Framing};
 use crate::{CloseCode, Context, Message};
 
@@ -61,10 +59,13 @@ fn to_message(framing: Framing, bytes: &[u8]) -> Message<'_> {
 }
 
 /// How a client is closed when its program has exited: with `failure` if the program has failed.
-fn ending(status: Option<ExitStatus>, failure: CloseCode) -> (CloseCode, String) {
-    let is_clean = status.is_some_and(|status| status.success());
-    let code = if is_clean { CloseCode::NORMAL } else { failure };
-    (code, format!("Program {}", describe(status)))
+fn ending(exit: &ProgramExit, failure: CloseCode) -> (CloseCode, String) {
+    let code = if exit.is_clean() {
+        CloseCode::NORMAL
+    } else {
+        failure
+    };
+    (code, format!("Program {}", exit.describe()))
 }
 
 /// Why the output of a program cannot be passed on.

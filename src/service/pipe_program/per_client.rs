@@ -10,8 +10,7 @@ use super::environment::{Environment, check_size};
 use super::{PipeConfig, ending, line_too_long, to_message};
 use crate::record::{RecordError, record, state};
 use crate::service::child::{
-    Child, ChildEvent, ChildIndex, ChildInput, HIGH_WATER, LOW_WATER, TurnOutput, describe,
-    process_metrics,
+    Child, ChildEvent, ChildIndex, ChildInput, HIGH_WATER, LOW_WATER, TurnOutput, process_metrics,
 };
 use crate::service::endpoint;
 use crate::service::framing::{Decoder, Framing};
@@ -181,13 +180,17 @@ impl PipePerClient {
             ChildInput::Ready(source) => child.handle_ready(ctx, source, output),
             ChildInput::Timer(timer) => child.handle_timer(ctx, timer, output),
         };
-        if let ChildEvent::Exited(status) = event {
+        if let ChildEvent::Exited(exit) = event {
             self.programs.remove(&client);
             self.index.remove(client);
-            log::debug!("the program of {client} {}", describe(status));
+            log::debug!("the program of {client} {}", exit.describe());
             // A stopping server closes the client itself.
             if !self.is_stopping {
-                let (code, reason) = ending(status, CloseCode::PROGRAM_FAILED);
+                let (code, mut reason) = ending(&exit, CloseCode::PROGRAM_FAILED);
+                // Nobody else has used the program.
+                if let Some(line) = exit.last_line().filter(|_| !exit.is_clean()) {
+                    reason = format!("{reason}: {line}");
+                }
                 ctx.close(client, code, reason);
             }
             return;

@@ -2,13 +2,14 @@
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
-use std::process::ExitStatus;
+
 use std::time::Duration;
 
 use super::{PipeConfig, ending, line_too_long, to_message};
 use crate::record::{RecordError, state};
 use crate::service::child::{
-    Child, ChildEvent, HIGH_WATER, Keeper, LOW_WATER, TurnOutput, describe, process_metrics,
+    Child, ChildEvent, HIGH_WATER, Keeper, LOW_WATER, ProgramExit, ProgramFailure, TurnOutput,
+    process_metrics,
 };
 use crate::service::endpoint;
 use crate::service::framing::Decoder;
@@ -102,15 +103,15 @@ impl PipeShared {
                 self.invalid = None;
                 self.program.handle_start(child);
             }
-            Err(error) => self.handle_failure(ctx, error.to_string()),
+            Err(error) => self.handle_failure(ctx, error.to_string().into()),
         }
     }
 
     /// Starts the program again after a delay, or stops the server with a failure.
-    fn handle_failure(&mut self, ctx: &mut Context, failure: String) {
+    fn handle_failure(&mut self, ctx: &mut Context, failure: ProgramFailure) {
         let path = self.config.endpoint.path();
         if !self.program.handle_failure(ctx, path, &failure) {
-            self.failure.get_or_insert(failure);
+            self.failure.get_or_insert(failure.to_string());
             ctx.stop();
         }
     }
@@ -163,7 +164,7 @@ impl PipeShared {
                 }
                 self.resume(ctx);
             }
-            ChildEvent::Exited(status) => self.handle_exit(ctx, status),
+            ChildEvent::Exited(exit) => self.handle_exit(ctx, exit),
         }
     }
 
@@ -179,7 +180,7 @@ impl PipeShared {
         }
     }
 
-    fn handle_exit(&mut self, ctx: &mut Context, status: Option<ExitStatus>) {
+    fn handle_exit(&mut self, ctx: &mut Context, exit: ProgramExit) {
         self.program.handle_exit();
         ctx.set_paused(false);
         if self.draining || ctx.is_stopping() {
@@ -187,12 +188,12 @@ impl PipeShared {
         }
         let (code, reason) = match self.invalid.take() {
             Some(reason) => (CloseCode::INTERNAL, reason),
-            None => ending(status, CloseCode::INTERNAL),
+            None => ending(&exit, CloseCode::INTERNAL),
         };
         for client in ctx.clients() {
             ctx.close(client, code, reason.clone());
         }
-        self.handle_failure(ctx, format!("the program {}", describe(status)));
+        self.handle_failure(ctx, exit.failure("the program"));
     }
 }
 

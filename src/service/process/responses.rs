@@ -134,14 +134,18 @@ pub(super) fn answer_executed(
 
 /// The answer to a call whose process could not be started. The child enters its working directory itself, so the error
 /// may be that of the directory.
-pub(super) fn start_failed(error: &io::Error, has_cwd: bool) -> Rejection {
+pub(super) fn start_failed(error: &io::Error, name: &str, has_cwd: bool, hint: &str) -> Rejection {
     if is_fault_of_command(error) {
+        let hint = match name.contains(' ') && hint.is_empty() {
+            true => "; \"command\" is the program alone: write its arguments into \"args\"",
+            false => hint,
+        };
         let what = if has_cwd {
             "enter \"cwd\" or start the command"
         } else {
             "start the command"
         };
-        return bad_request(format!("cannot {what}: {error}"));
+        return bad_request(format!("cannot {what}: {error}{hint}"));
     }
     let rejection = Rejection::new(StatusCode::INTERNAL, "failed to start process");
     rejection.detail(error.to_string())

@@ -19,7 +19,7 @@ use super::sink::{ContextOutput, RESTARTING, Sink};
 use crate::log_event::{log_event, word};
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
 use crate::service::Endpoint;
-use crate::service::child::process_metrics;
+use crate::service::child::{process_metrics, start_hint};
 use crate::service::id_map::IdMap;
 use crate::sys::{Account, TerminalSize, random_uuid};
 use crate::upgrade::Portable;
@@ -181,10 +181,13 @@ impl Terminal {
             }
             Err(error) => {
                 let name = &self.config.command[0];
+                let hint = start_hint(&error, name, self.config.cwd.as_deref());
+                let error = format!("{error}{hint}");
                 log_event!(
                     Error,
                     "cannot start",
                     client = word(&client),
+                    route = ctx.route(),
                     program = name.as_str(),
                     error = word(&error),
                 );

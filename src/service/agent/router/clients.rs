@@ -246,12 +246,17 @@ impl Clients {
         self.get(client)?.process
     }
 
+    /// The clients of a process.
+    pub(super) fn of_process(&self, process: usize) -> impl Iterator<Item = ClientId> {
+        let its = self
+            .iter()
+            .filter(move |(_, state)| state.process == Some(process));
+        its.map(|(client, _)| client)
+    }
+
     /// The number of clients of a process.
     pub(super) fn count_of_process(&self, process: usize) -> usize {
-        let states = self.states.values();
-        states
-            .filter(|state| state.process == Some(process))
-            .count()
+        self.of_process(process).count()
     }
 
     /// Takes a process from its clients. Returns the clients.

@@ -28,6 +28,9 @@ impl Router {
         let state = self.exchange.clients.add(client, principal, is_sole);
         state.initialized = !has_handshake;
         state.process = (!has_handshake).then_some(0);
+        if !has_handshake {
+            self.exchange.processes.note_client(0, client);
+        }
     }
 
     /// Ends the requests of a client that has disconnected. Those that may still change a session are remembered until they are

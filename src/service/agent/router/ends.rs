@@ -4,7 +4,7 @@
 use super::Router;
 use super::batches::BatchSender;
 use super::output::RouterOutput;
-use super::process_table::{ProcessChange, ProcessFigures};
+use super::process_table::{Process, ProcessChange, ProcessFigures};
 use super::requests::{AgentRequest, ClientRequest, RequestClass};
 use crate::service::jsonrpc::{Envelope, code};
 use crate::{ClientId, Time};
@@ -24,6 +24,12 @@ impl Router {
     pub(crate) fn is_silent(&self, process: usize) -> bool {
         let state = self.exchange.processes.get(process);
         state.is_some_and(|state| state.is_silent)
+    }
+
+    /// Whether the clients of a process that has exited may get what it wrote to standard error.
+    pub(crate) fn may_quote(&self, process: usize) -> bool {
+        let state = self.exchange.processes.get(process);
+        state.is_some_and(Process::may_quote)
     }
 
     /// The figures of a process.
@@ -80,6 +86,9 @@ impl Router {
         let Some(state) = self.exchange.processes.begin_run(process) else {
             return;
         };
+        for client in self.exchange.clients.of_process(process) {
+            state.note_client(client);
+        }
         for (client, id) in state.initialize.take_wanted() {
             output.to_client(client, &[&failed(&id)]);
         }

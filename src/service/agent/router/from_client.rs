@@ -417,6 +417,7 @@ impl Router {
                     envelope,
                     output,
                 )?;
+                self.exchange.processes.note_client(claimed.process, client);
                 if replays(envelope, method) {
                     self.sessions
                         .forget_history_for(upstream_id, &claimed.session);

@@ -97,6 +97,7 @@ impl Router {
             state.capabilities = Capabilities::read(envelope);
             state.name = name_of(envelope);
         }
+        self.exchange.processes.note_client(index, client);
         self.join_process(now, index, (client, id), envelope, output);
     }
 

@@ -25,6 +25,8 @@ pub(super) struct Process {
     number: u32,
     /// The kind of its clients. `None` until a client has sent `initialize`.
     pub(super) kind: Option<Box<str>>,
+    /// The first two clients of this run.
+    clients: Vec<ClientId>,
     /// Whose client was the first of this kind.
     pub(super) first: Option<Principal>,
     /// The protocol version that the agent has chosen.
@@ -44,6 +46,7 @@ pub(super) struct Process {
 record!(Process {
     number,
     kind,
+    clients,
     first,
     version,
     initialize,
@@ -58,6 +61,7 @@ impl Process {
         Self {
             number,
             kind: None,
+            clients: Vec::new(),
             first: None,
             version: 1,
             initialize: Initialize::Never,
@@ -66,6 +70,21 @@ impl Process {
             creation: Creation::default(),
             is_silent: false,
         }
+    }
+}
+
+impl Process {
+    /// Notes that a client uses the process.
+    pub(super) fn note_client(&mut self, client: ClientId) {
+        if self.clients.len() < 2 && !self.clients.contains(&client) {
+            self.clients.push(client);
+        }
+    }
+
+    /// Whether what it has written to standard error cannot quote one client to another: it had one client at most, or has not
+    /// answered `initialize`, before which it gets nothing else.
+    pub(super) fn may_quote(&self) -> bool {
+        self.clients.len() < 2 || self.initialize.is_pending()
     }
 }
 
@@ -212,10 +231,18 @@ impl Processes {
         state.abandoned.clear();
         state.orphaned.clear();
         state.is_silent = false;
+        state.clients.clear();
         if let Some(pending) = state.initialize.pending() {
             pending.ids.clear();
         }
         Some(state)
+    }
+
+    /// Notes that a client uses a process.
+    pub(super) fn note_client(&mut self, process: usize, client: ClientId) {
+        if let Some(state) = self.get_mut(process) {
+            state.note_client(client);
+        }
     }
 
     /// Takes the changes that the owner must apply, in order.

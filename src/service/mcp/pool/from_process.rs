@@ -39,7 +39,7 @@ impl Pool {
             process.send(ctx, &text);
         }
         let exited = match event {
-            ChildEvent::Exited(status) => Some(status),
+            ChildEvent::Exited(exit) => Some(exit),
             ChildEvent::NotMine | ChildEvent::Handled => {
                 self.slots[slot].program.put_back(process);
                 None
@@ -49,8 +49,8 @@ impl Pool {
         if was_probe {
             change = self.finish_probe(ctx, hub);
         }
-        if let Some(status) = exited {
-            self.handle_exit(ctx, hub, slot, status);
+        if let Some(exit) = exited {
+            self.handle_exit(ctx, hub, slot, exit);
         }
         change
     }

@@ -8,7 +8,7 @@ mod from_process;
 mod held;
 
 use std::borrow::Cow;
-use std::process::ExitStatus;
+
 use std::time::Duration;
 
 use serde_json::Value;
@@ -26,7 +26,7 @@ use super::{McpConfig, McpShare, McpStart, to_older};
 use crate::record::{
     Fields, Loader, Record, RecordError, Saver, State, object, record, record_names, state,
 };
-use crate::service::child::{Keeper, OnFailure, code_and_signal, describe};
+use crate::service::child::{Keeper, OnFailure, ProgramExit, ProgramFailure};
 use crate::service::deadlines::Alarm;
 use crate::service::jsonrpc::{Forwarded, Pending, RequestKind, UpstreamIds};
 use crate::sys::drop_code;
@@ -433,14 +433,14 @@ impl Pool {
             Ok(()) => Some(PoolChange::Started(slot)),
             Err(error) => {
                 self.fail_held(ctx, hub, slot);
-                self.restart(ctx, hub, slot, &error.to_string());
+                self.restart(ctx, hub, slot, &error.to_string().into());
                 None
             }
         }
     }
 
     /// Has a process started again after a delay.
-    fn restart(&mut self, ctx: &mut Context, hub: &mut Hub, slot: usize, failure: &str) {
+    fn restart(&mut self, ctx: &mut Context, hub: &mut Hub, slot: usize, failure: &ProgramFailure) {
         let place = &mut self.slots[slot];
         place.program.handle_failure(ctx, &self.path, failure);
         hub.counts.restarts += 1;
@@ -582,15 +582,9 @@ impl Pool {
     }
 
     /// Fails the requests of a process that has exited, and has it started again.
-    fn handle_exit(
-        &mut self,
-        ctx: &mut Context,
-        hub: &mut Hub,
-        slot: usize,
-        status: Option<ExitStatus>,
-    ) {
-        let (code_, signal) = code_and_signal(status);
-        let data = serde_json::json!({"code": code_, "signal": signal}).to_string();
+    fn handle_exit(&mut self, ctx: &mut Context, hub: &mut Hub, slot: usize, exit: ProgramExit) {
+        // Before it has answered the probe, it has served nobody.
+        let data = exit.data(self.support == Support::Unknown);
         let mut was_asked = false;
         for id in self.requests.ids_of_process(slot) {
             let Some(request) = self.take(hub, id) else {
@@ -611,12 +605,11 @@ impl Pool {
         if self.is_stopping || self.support == Support::Sessions {
             return;
         }
-        let failure = format!("the MCP server {}", describe(status));
+        let failure = exit.failure("the MCP server");
         if was_asked && self.slots[slot].program.is_exhausted(ctx) {
             self.support = Support::Sessions;
-            log::error!(
-                "{failure} before it answered server/discover, too often; serving only sessions"
-            );
+            let consequence = "it has not answered server/discover; serving only sessions";
+            failure.log(&self.path, None, Some(consequence));
         } else {
             self.restart(ctx, hub, slot, &failure);
         }

@@ -236,7 +236,7 @@ impl Service for Mcp {
             self.last_call = None;
             self.pool.fail_all(ctx, &mut self.hub, SHUTTING_DOWN);
             for session in self.sessions.values_mut() {
-                session.fail_all(ctx, &mut self.hub, SHUTTING_DOWN);
+                session.fail_all(ctx, &mut self.hub, SHUTTING_DOWN, None);
             }
             return self.end_all_translated(ctx, Some(SHUTTING_DOWN));
         }

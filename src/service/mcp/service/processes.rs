@@ -109,7 +109,7 @@ impl Mcp {
             "ended",
             reason = Field::Bare(&why)
         );
-        match session.end(ctx, &mut self.hub) {
+        match session.end(ctx, &mut self.hub, why) {
             (principal, Upstream::Own(Some(process))) => {
                 self.keep_until_exit(Owner::Session(id), process, Place::Session(principal));
             }
@@ -229,7 +229,8 @@ impl Mcp {
     fn fail_server(&mut self, ctx: &mut Context, number: u64, why: &str) {
         self.stop_server(ctx, number);
         if let Some(server) = self.shared.get_mut(number) {
-            server.fail(ctx, &mut self.hub, self.config.endpoint.path(), why);
+            let path = self.config.endpoint.path();
+            server.fail(ctx, &mut self.hub, path, &why.to_owned().into());
         }
     }
 

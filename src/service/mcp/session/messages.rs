@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 
 use super::{Fate, GET_STREAM, PendingRequest, Session, Stream, Upstream};
-use crate::service::child::{ChildEvent, ChildInput, code_and_signal};
+use crate::service::child::{ChildEvent, ChildInput};
 use crate::service::json::unescape;
 use crate::service::jsonrpc::{Envelope, IdKey, MessageKind, PROGRESS, RecoveredId, code, error};
 use crate::service::mcp::http_error::HttpError;
@@ -214,12 +214,12 @@ impl Session {
         for answer in &answers {
             process.send(ctx, answer);
         }
-        let ChildEvent::Exited(status) = event else {
+        let ChildEvent::Exited(exit) = event else {
             self.upstream = Upstream::Own(Some(process));
             return fate;
         };
-        let (code, signal) = code_and_signal(status);
-        let data = serde_json::json!({"code": code, "signal": signal}).to_string();
+        // The process is the session's own.
+        let data = exit.data(true);
         self.finish_all(ctx, hub, |id| server_exited(id, &data));
         Fate::Exited
     }

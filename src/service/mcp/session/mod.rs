@@ -253,8 +253,14 @@ impl Session {
     }
 
     /// Fails all requests that wait with an internal error.
-    pub(super) fn fail_all(&mut self, ctx: &mut Context, hub: &mut Hub, why: &'static str) {
-        self.finish_all(ctx, hub, |id| error(id, code::INTERNAL, why, None));
+    pub(super) fn fail_all(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        message: &'static str,
+        why: Option<&str>,
+    ) {
+        self.finish_all(ctx, hub, |id| error(id, code::INTERNAL, message, why));
     }
 
     /// Answers all requests that wait.
@@ -296,8 +302,13 @@ impl Session {
     }
 
     /// Ends the session: its pending requests fail, and its own process is stopped.
-    pub(super) fn end(mut self, ctx: &mut Context, hub: &mut Hub) -> (Principal, Upstream) {
-        self.fail_all(ctx, hub, "Session ended");
+    pub(super) fn end(
+        mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        why: &str,
+    ) -> (Principal, Upstream) {
+        self.fail_all(ctx, hub, "Session ended", Some(why));
         self.close_get_stream(ctx, hub);
         self.replay.clear(&mut hub.bytes, &self.principal);
         if let Some(process) = self.process_mut() {

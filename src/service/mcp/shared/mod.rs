@@ -20,7 +20,7 @@ use super::process::{Process, ProgramPlace, Received};
 use super::{McpConfig, McpShare};
 use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object, record};
 use crate::service::child::{
-    ChildEvent, ChildInput, Keeper, OnFailure, RestartLimit, code_and_signal, describe,
+    ChildEvent, ChildInput, Keeper, OnFailure, ProgramFailure, RestartLimit,
 };
 use crate::service::deadlines::Alarm;
 use crate::service::id_map::IdMap;
@@ -271,27 +271,28 @@ impl SharedServer {
                 false => ControlFlow::Continue(()),
             }
         });
-        let ChildEvent::Exited(status) = event else {
+        let ChildEvent::Exited(exit) = event else {
             // It is read on in another turn.
             process.resume(ctx);
             self.program.put_back(process);
             return out;
         };
-        let (code, signal) = code_and_signal(status);
-        let data = serde_json::json!({"code": code, "signal": signal}).to_string();
+        // Before it is initialized, it has served nobody.
+        let data = exit.data(!self.sessions.is_ready());
         self.sessions.end(|id| server_exited(id, &data), &mut out);
         self.cancel_timer(ctx);
-        self.fail(
-            ctx,
-            hub,
-            path,
-            &format!("the MCP server {}", describe(status)),
-        );
+        self.fail(ctx, hub, path, &exit.failure("the MCP server"));
         out
     }
 
     /// The process has failed. Another one is started after a delay, if a session needs it.
-    pub(super) fn fail(&mut self, ctx: &mut Context, hub: &mut Hub, path: &str, why: &str) {
+    pub(super) fn fail(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        path: &str,
+        why: &ProgramFailure,
+    ) {
         self.program.handle_failure(ctx, path, why);
         hub.counts.restarts += 1;
     }
@@ -503,11 +504,10 @@ impl SharedServers {
                 server.sessions.begin(&mut out);
             }
             Err(error) => {
-                let why = error.to_string();
                 let message = "The MCP server cannot be started";
                 let fails = |id: &str| jsonrpc_error(id, code::INTERNAL, message, None);
                 server.sessions.end(fails, &mut out);
-                server.fail(ctx, hub, path, &why);
+                server.fail(ctx, hub, path, &error.to_string().into());
             }
         }
         Some((*number, out))

@@ -31,7 +31,7 @@ use super::sink::{ContextOutput, Sink};
 use super::waits::Waits;
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 use crate::server::too_little_memory;
-use crate::service::child::process_metrics;
+use crate::service::child::{process_metrics, start_hint};
 use crate::service::id_map::IdMap;
 use crate::sys::random_uuid;
 use crate::upgrade::Portable;
@@ -217,7 +217,7 @@ impl Processes {
     fn start(&mut self, ctx: &mut Context, caller: ClientId, start: Start) {
         let Start { request, purpose } = start;
         let name = request.command[0].clone();
-        let has_cwd = request.cwd.is_some();
+        let cwd = request.cwd.clone();
         let is_exec = matches!(purpose, Purpose::Exec(..));
         let is_compatible = self.config.compat == Compat::KernelImages;
         let launch = Launch {
@@ -250,8 +250,9 @@ impl Processes {
             }
         };
         let result = self.programs.start(ctx, launch, sink).map_err(|error| {
-            log::warn!("cannot start {name:?}: {error}");
-            start_failed(&error, has_cwd)
+            let hint = start_hint(&error, &name, cwd.as_deref());
+            log::warn!("cannot start {name:?}: {error}{hint}");
+            start_failed(&error, &name, cwd.is_some(), &hint)
         });
         if result.is_ok() {
             self.started += 1;
@@ -331,6 +332,11 @@ impl Service for Processes {
                 let is_viewer = AttachQuery::is_viewer(request);
                 let scope = if is_viewer { Scope::Watch } else { Scope::Use };
                 (self.route_attach(which, request), scope)
+            }
+            _ if request.wants_websocket() => {
+                let base = self.config.endpoint.path().trim_end_matches('/');
+                let why = format!("attach to a process at {base}/ID/attach or {base}/by-name/NAME");
+                (Err(Rejection::new(StatusCode::NOT_FOUND, why)), Scope::Use)
             }
             Ok(call) => {
                 let checked = self.check_call(call, request);

@@ -162,6 +162,7 @@ impl Program {
             process = program.id,
             "started",
             program = program.command[0].as_str(),
+            route = ctx.route(),
             pid = program.pid(),
         );
         Ok(program)
@@ -453,13 +454,21 @@ impl Program {
         }
         match self.supervisor.escalate(now) {
             Some(Escalation::TimedOut) => {
-                log_event!(Info, process = self.id, "ran longer than its timeout: KILL");
+                log_event!(
+                    Info,
+                    process = self.id,
+                    "ran longer than its timeout: KILL",
+                    route = ctx.route(),
+                    pid = self.pid(),
+                );
             }
             Some(Escalation::Killed) => {
                 log_event!(
                     Info,
                     process = self.id,
-                    "did not exit after HUP and TERM: KILL"
+                    "did not exit after HUP and TERM: KILL",
+                    route = ctx.route(),
+                    pid = self.pid(),
                 );
             }
             Some(Escalation::Terminated) | None => {}
@@ -487,6 +496,8 @@ impl Program {
                 Info,
                 process = self.id,
                 "exited",
+                route = ctx.route(),
+                pid = self.pid(),
                 exit_code = exit.code,
                 signal = exit.signal,
             );
@@ -608,7 +619,13 @@ impl Program {
         let now = ctx.now();
         if self.sink.is_over_limit() {
             if self.supervisor.exit().is_none() {
-                log_event!(Info, process = self.id, "exceeded its output limit: KILL");
+                log_event!(
+                    Info,
+                    process = self.id,
+                    "exceeded its output limit: KILL",
+                    route = ctx.route(),
+                    pid = self.pid(),
+                );
                 self.supervisor.signal(Signal::KILL);
             } else if matches!(self.linger, Linger::Until(_)) {
                 self.linger = Linger::Until(Some(now));
