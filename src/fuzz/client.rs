@@ -273,7 +273,7 @@ fn converse(options: u8, plan: &[u8]) {
         match op & 0x7f {
             0..40 => one.say(op, arg),
             40..110 => one.hear(other, usize::from(arg) * 3 + 1),
-            110..120 => one.socket.ping(u64::from(arg), &mut one.wire),
+            110..120 => one.socket.ping(NOW, u64::from(arg), &mut one.wire),
             _ if arg < 40 => {
                 was_closed = true;
                 let reason = CloseReason::by_service(crate::CloseCode::NORMAL, "done");

@@ -289,7 +289,7 @@ fn a_hangup_closes_the_connections_of_revoked_tokens() {
         " principal=ursula\n",
         "the settings stay unchanged: --token-file: ",
         "cause=revoked code=1008 reason=\"the token was revoked\"",
-        "reloaded access settings; revoked=",
+        "reloaded access settings: revoked_tokens=2 closed_connections=",
     ] {
         assert!(log.contains(part), "{part}: {log}");
     }

@@ -458,14 +458,14 @@ fn a_link_ends_with_the_token_of_its_issuer() {
         let before = server
             .log
             .text()
-            .matches("reloaded access settings; revoked=0")
+            .matches("reloaded access settings: revoked_tokens=0 closed_connections=0")
             .count();
         server.program.signal(Signal::HUP);
         eventually("the tokens are read", || {
             server
                 .log
                 .text()
-                .matches("reloaded access settings; revoked=0")
+                .matches("reloaded access settings: revoked_tokens=0 closed_connections=0")
                 .count()
                 > before
         });

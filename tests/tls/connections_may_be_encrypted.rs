@@ -412,7 +412,7 @@ fn the_certificates_of_clients_are_checked_again_after_a_hangup() {
     echo(&mut kept, b"hello");
     server.signal(Signal::TERM);
     let (_, log) = server.wait_and_read_log();
-    assert!(log.contains(" revoked=1\n"), "{log}");
+    assert!(log.contains(" closed_connections=1\n"), "{log}");
 }
 
 #[test]

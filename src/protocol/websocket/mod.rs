@@ -55,6 +55,9 @@ pub struct WebSocket {
     last_message: Time,
     /// The low bits of the time in milliseconds when the last bytes arrived.
     heard_at: u32,
+    /// The same of the last PING sent and of the last PONG received; 0 if there was none.
+    pinged_at: u32,
+    ponged_at: u32,
     state: State,
     /// Whether the peer sent anything after the last PING.
     heard: bool,
@@ -69,6 +72,8 @@ crate::record::record!(WebSocket {
     pinged,
     last_message,
     heard_at,
+    pinged_at,
+    ponged_at,
     state,
     heard,
     counts,
@@ -111,6 +116,8 @@ impl WebSocket {
             pinged: now,
             last_message: now,
             heard_at: now.as_millis() as u32,
+            pinged_at: 0,
+            ponged_at: 0,
             state: State::Open,
             heard: true,
             counts: false,
@@ -372,8 +379,11 @@ impl WebSocket {
                 let code = parse_close(payload).map_or(CloseCode::NONE, |(code, _)| code);
                 self.cold.get_or_insert_default().peer_close = Some(code);
             }
-            (OpCode::Pong, _) if self.counts => {
-                if let Some(count) = parse_count(payload) {
+            (OpCode::Pong, _) => {
+                self.ponged_at = (now.as_millis() as u32).max(1);
+                if self.counts
+                    && let Some(count) = parse_count(payload)
+                {
                     self.cold.get_or_insert_default().confirmed = Some(count);
                 }
             }
@@ -464,4 +474,4 @@ fn whole_message(bytes: &[u8]) -> Option<(bool, usize, usize)> {
 }
 
 // Idle connections are many, so the struct stays small.
-const _: () = assert!(size_of::<WebSocket>() <= 40);
+const _: () = assert!(size_of::<WebSocket>() <= 48);

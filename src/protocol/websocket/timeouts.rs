@@ -16,16 +16,20 @@ impl WebSocket {
 
     /// The time since the last bytes arrived from the peer, at most 49 days.
     pub fn silence(&self, now: Time) -> Duration {
-        let silence = (now.as_millis() as u32).wrapping_sub(self.heard_at);
-        Duration::from_millis(silence.into())
+        since(self.heard_at, now)
+    }
+
+    /// How long ago the last PING was sent, and how long ago the last PONG arrived, each at most 49 days; `None` if there was none.
+    pub fn heartbeat(&self, now: Time) -> [Option<Duration>; 2] {
+        [self.pinged_at, self.ponged_at].map(|at| (at > 0).then(|| since(at, now)))
     }
 
     /// Writes a PING that carries `sent`, the number of data messages sent so far, in decimal digits. The PONG returns
     /// it; see [`WebSocket::take_confirmed`]. Does nothing unless the connection is open. The time limits do not change.
-    pub fn ping(&mut self, sent: u64, out: &mut Vec<u8>) {
+    pub fn ping(&mut self, now: Time, sent: u64, out: &mut Vec<u8>) {
         if self.state == State::Open {
             self.counts = true;
-            self.append_control(OpCode::Ping, sent.to_string().as_bytes(), out);
+            self.append_ping(now, Some(sent), out);
         }
     }
 
@@ -85,7 +89,7 @@ impl WebSocket {
         if self.state != State::Open || self.is_half_closed() || self.awaited_probe().is_some() {
             return;
         }
-        self.append_ping(sent, out);
+        self.append_ping(now, sent, out);
         // If a PONG was awaited before, its time limit goes on.
         if std::mem::replace(&mut self.heard, false) {
             self.pinged = now;
@@ -99,11 +103,11 @@ impl WebSocket {
         self.cold.as_ref()?.probe.filter(|_| !self.heard)
     }
 
-    fn append_ping(&mut self, sent: Option<u64>, out: &mut Vec<u8>) {
-        match sent {
-            Some(sent) => self.ping(sent, out),
-            None => self.append_control(OpCode::Ping, b"", out),
-        }
+    fn append_ping(&mut self, now: Time, sent: Option<u64>, out: &mut Vec<u8>) {
+        self.counts |= sent.is_some();
+        self.pinged_at = (now.as_millis() as u32).max(1);
+        let sent = sent.map_or(String::new(), |sent| sent.to_string());
+        self.append_control(OpCode::Ping, sent.as_bytes(), out);
     }
 
     /// Records that the peer has half-closed an open connection. PINGs stop, and the connection is kept until the peer
@@ -207,7 +211,7 @@ impl WebSocket {
             return Timeout::Idle;
         }
         if self.heard && passed(self.pinged, timeouts.ping_interval) {
-            self.append_ping(sent, out);
+            self.append_ping(now, sent, out);
             if let Some(cold) = &mut self.cold {
                 cold.probe = None;
             }
@@ -220,9 +224,15 @@ impl WebSocket {
     }
 }
 
+/// The time since the low bits of a time in milliseconds.
+fn since(at: u32, now: Time) -> Duration {
+    Duration::from_millis((now.as_millis() as u32).wrapping_sub(at).into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::{Input, Limits, Shared};
 
     /// The bug: a connection that a NAT had forgotten was noticed after 30 seconds.
     #[test]
@@ -263,6 +273,30 @@ mod tests {
         // The peer takes output, so that the PONG may be late.
         websocket.handle_progress(at(40_000));
         assert_eq!(websocket.deadline(&timeouts), Some(at(44_000)));
+    }
+
+    #[test]
+    fn the_last_ping_and_the_last_pong_are_known() {
+        let at = Time::from_millis;
+        let seconds = |count: u64| Some(Duration::from_secs(count));
+        let (timeouts, mut out) = (Timeouts::default(), Vec::new());
+        let mut shared = Shared::new(Limits::default(), None);
+        let mut websocket = WebSocket::opened(at(0), None);
+        assert_eq!(websocket.heartbeat(at(19_000)), [None, None]);
+        websocket.handle_timeout(at(20_000), &timeouts, None, &mut out);
+        assert_eq!(websocket.heartbeat(at(21_000)), [seconds(1), None]);
+        // Output that the peer takes is no PING.
+        websocket.handle_progress(at(22_000));
+        let mut pong = *b"\x8a\x80\0\0\0\0";
+        let mut input = Input::new(&mut pong);
+        assert!(
+            websocket
+                .receive(at(23_000), &mut input, &mut shared, &mut out)
+                .is_none()
+        );
+        assert_eq!(websocket.heartbeat(at(30_000)), [seconds(10), seconds(7)]);
+        websocket.ping(at(31_000), 7, &mut out);
+        assert_eq!(websocket.heartbeat(at(31_000)), [seconds(0), seconds(8)]);
     }
 
     #[test]

@@ -250,8 +250,16 @@ impl Core {
     /// Replaces settings, and logs it.
     pub(crate) fn reload(&mut self, reload: Reload) {
         if let Some(access) = reload.access {
-            let revoked = self.replace_access(access);
-            log::info!("hangup received: reloaded access settings; revoked={revoked}");
+            let tokens = access.tokens.clone();
+            let is_gone = |one: &&Credential| tokens.successor(one).is_none();
+            let revoked = self.env.config.access.tokens.iter().filter(is_gone).count();
+            let closed = self.replace_access(access);
+            log_event!(
+                Info,
+                "hangup received: reloaded access settings",
+                revoked_tokens = revoked,
+                closed_connections = closed,
+            );
         }
         #[cfg(feature = "tls")]
         if let Some(tls) = reload.tls.filter(|_| self.env.config.tls.is_some()) {
@@ -260,8 +268,12 @@ impl Core {
             let is_new = self.env.config.tls.as_ref() != Some(&tls);
             let revoked = self.replace_tls(tls);
             if is_new || revoked > 0 {
-                log::info!(
-                    "hangup received: reloaded the TLS settings: fingerprint={fingerprint} expiry={expiry} revoked={revoked}"
+                log_event!(
+                    Info,
+                    "hangup received: reloaded the TLS settings",
+                    fingerprint = word(&fingerprint),
+                    expiry = word(&expiry),
+                    closed_connections = revoked,
                 );
             }
         }

@@ -153,6 +153,12 @@ impl Protocol {
         self.websocket().is_some_and(WebSocket::is_open)
     }
 
+    /// How long ago the last PING was sent, and the last PONG arrived.
+    pub(crate) fn heartbeat(&self, now: Time) -> [Option<Duration>; 2] {
+        self.websocket()
+            .map_or([None; 2], |socket| socket.heartbeat(now))
+    }
+
     /// Whether the WebSocket is closing or closed.
     pub(crate) fn is_closing(&self) -> bool {
         self.websocket().is_some_and(|socket| !socket.is_open())

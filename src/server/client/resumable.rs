@@ -274,9 +274,10 @@ impl Client {
             .delivery_mut()
             .is_some_and(|one| one.begin_ping(sent, env.now))
         {
+            let now = env.now;
             self.transmit(env, |protocol, _, out| {
                 if let Protocol::WebSocket(socket) = protocol {
-                    socket.ping(sent, out);
+                    socket.ping(now, sent, out);
                 }
             });
         }

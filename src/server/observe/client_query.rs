@@ -227,6 +227,7 @@ impl Sort {
 fn describe(core: &Core, client: &Client) -> ClientStatus {
     let handshake = client.handshake.as_deref();
     let text = |text: &Option<Box<str>>| text.as_deref().map(str::to_owned);
+    let [last_ping, last_pong] = client.wire.protocol.heartbeat(core.env.now);
     ClientStatus {
         id: client.id,
         path: client.path().to_owned(),
@@ -239,6 +240,8 @@ fn describe(core: &Core, client: &Client) -> ClientStatus {
         tls: client.wire.tls().map(|tls| tls.describe()),
         traffic: client.traffic,
         queued_bytes: client.wire.queued(),
+        last_ping,
+        last_pong,
         resume: client.wire.resume_status(core.env.now),
     }
 }

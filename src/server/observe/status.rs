@@ -89,6 +89,10 @@ pub struct ClientStatus {
     pub traffic: Traffic,
     /// Bytes of output that wait for it.
     pub queued_bytes: usize,
+    /// How long ago the last PING was sent to it; `None` if there was none.
+    pub last_ping: Option<Duration>,
+    /// How long ago its last PONG arrived; `None` if there was none.
+    pub last_pong: Option<Duration>,
     /// The state of a resumable client; `None` if the client is not resumable.
     pub resume: Option<ResumeStatus>,
 }
@@ -171,6 +175,8 @@ impl ClientStatus {
             "messages_in": self.traffic.messages_in,
             "messages_out": self.traffic.messages_out,
             "queued_bytes": self.queued_bytes,
+            "last_ping_s": self.last_ping.map(seconds),
+            "last_pong_s": self.last_pong.map(seconds),
         });
         for (name, text) in [
             ("user_agent", &self.user_agent),

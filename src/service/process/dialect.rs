@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::event_stream::Details;
 use super::fields::bad_request;
-use super::messages::{Control, dimension, out_of_range};
+use super::messages::{Control, dimension, out_of_range, wrong_field};
 use crate::log_event::{log_event, word};
 use crate::record::{Loader, Record, RecordError, Saver};
 use crate::sys::TerminalSize;
@@ -88,6 +88,8 @@ pub(crate) enum Ignored {
     Command(usize),
     /// A `tty` message whose size is missing or invalid.
     Size(usize),
+    /// A control message with a field that is wrong.
+    Field((&'static str, &'static str)),
     /// A resize whose dimensions are out of range.
     Resize { rows: f64, cols: f64 },
 }
@@ -141,7 +143,7 @@ impl Dialect {
                     Some(Control::Resize(size)) => Ok(ClientMessage::Resize(size)),
                     None => Err(match out_of_range(text) {
                         Some((rows, cols)) => Ignored::Resize { rows, cols },
-                        None => Ignored::Text(text.len()),
+                        None => wrong_field(text).map_or(Ignored::Text(text.len()), Ignored::Field),
                     }),
                 }
             }
@@ -191,6 +193,16 @@ impl Ignored {
         match self {
             Self::Text(_) | Self::Command(_) => log::warn!("{client} sent {self}: ignored"),
             Self::Size(_) => log::debug!("{client} sent {self}: ignored"),
+            Self::Field((field, found)) => {
+                log_event!(
+                    Warn,
+                    client = client,
+                    "control message rejected",
+                    field = field,
+                    found = found,
+                    expected = expected(field),
+                );
+            }
             Self::Resize { rows, cols } => {
                 log_event!(
                     Warn,
@@ -202,6 +214,14 @@ impl Ignored {
                 );
             }
         }
+    }
+}
+
+/// What a field of a control message must be.
+fn expected(field: &str) -> &'static str {
+    match field {
+        "type" => "\"resize\" or \"eof\"",
+        _ => "a whole number from 1 to 65535",
     }
 }
 
@@ -233,6 +253,13 @@ impl fmt::Display for Ignored {
                 f,
                 "a message of {length} bytes that has no valid size of a terminal"
             ),
+            Self::Field((field, found)) => {
+                let expected = expected(field);
+                write!(
+                    f,
+                    "a control message whose {field:?} is {found}: expected {expected}"
+                )
+            }
             Self::Resize { rows, cols } => {
                 write!(
                     f,
@@ -285,6 +312,35 @@ mod tests {
         let read = |dialect: Dialect, text| dialect.read(Message::Text(text));
         assert_eq!(read(Dialect::Json, resize), Ok(ClientMessage::Resize(size)));
         assert_eq!(read(Dialect::Json, "ls"), Err(Ignored::Text(2)));
+        // The bug: all of these were logged as no control message.
+        for (text, field, wrong) in [
+            (r#"{"type":"resize","cols":80}"#, "rows", "missing"),
+            (r#"{"type":"resize","rows":24}"#, "cols", "missing"),
+            (
+                r#"{"type":"resize","rows":"24","cols":80}"#,
+                "rows",
+                "a string",
+            ),
+            (
+                r#"{"type":"resize","rows":30.5,"cols":80}"#,
+                "rows",
+                "a fraction",
+            ),
+            (
+                r#"{"type":"resize","rows":30,"cols":null}"#,
+                "cols",
+                "of another type",
+            ),
+            (r#"{"type":"redraw"}"#, "type", "a string"),
+        ] {
+            let ignored = Ignored::Field((field, wrong));
+            assert_eq!(read(Dialect::Json, text), Err(ignored), "{text}");
+        }
+        let fraction = Ignored::Field(("rows", "a fraction"));
+        assert_eq!(
+            fraction.to_string(),
+            "a control message whose \"rows\" is a fraction: expected a whole number from 1 to 65535"
+        );
         let wrong = r#"{"type":"resize","rows":-1,"cols":70000}"#;
         let (rows, cols) = (-1.0, 70_000.0);
         assert_eq!(

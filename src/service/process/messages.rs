@@ -227,11 +227,16 @@ impl AttachEvent {
 
 /// The size in a message with `rows` and `cols`.
 fn size(message: &Value) -> Option<TerminalSize> {
-    let read = |name| dimension(message.get(name)?.as_f64()?);
+    let read = |name| dimension_of(message, name);
     Some(TerminalSize {
         rows: read("rows")?,
         cols: read("cols")?,
     })
+}
+
+/// The rows or columns in a message.
+fn dimension_of(message: &Value, name: &str) -> Option<u16> {
+    dimension(message.get(name)?.as_f64()?)
 }
 
 /// The rows and columns of a resize that is out of range, for the log.
@@ -242,6 +247,29 @@ pub(super) fn out_of_range(text: &str) -> Option<(f64, f64)> {
     let message: Value = serde_json::from_str(text).ok()?;
     let read = |name| message.get(name)?.as_f64();
     (message.get("type")? == "resize").then_some((read("rows")?, read("cols")?))
+}
+
+/// The first field that makes a JSON object with a `type` no control message, and what it is, for the log. Its value is not shown,
+/// because it may be typed input.
+pub(super) fn wrong_field(text: &str) -> Option<(&'static str, &'static str)> {
+    if text.len() > MAX_CONTROL {
+        return None;
+    }
+    let message: Value = serde_json::from_str(text).ok()?;
+    let name = if message.get("type")? == "resize" {
+        let is_wrong = |name: &&str| dimension_of(&message, name).is_none();
+        ["rows", "cols"].into_iter().find(is_wrong)?
+    } else {
+        "type"
+    };
+    let found = match message.get(name) {
+        None => "missing",
+        Some(Value::Number(number)) if number.as_f64().is_some_and(|number| number.fract() != 0.0) => "a fraction",
+        Some(Value::Number(_)) => "out of range",
+        Some(Value::String(_)) => "a string",
+        Some(_) => "of another type",
+    };
+    Some((name, found))
 }
 
 /// The number of rows or columns of a terminal: 1 to 65535. Some languages write 30 as 30.0.
