@@ -108,7 +108,9 @@ class Member:
 
 class Terminal(Member):
     def received(self, message):
-        print(f"{message['seq']} {message['name']}: {message['text']}", flush=True)
+        # Other members have written it, and it must not control the terminal.
+        said = f"{message['seq']} {message['name']}: {message['text']}"
+        print("".join(char if char.isprintable() else " " for char in said), flush=True)
 
     def connected(self):
         print(f"* in the room, on {self.server}", file=sys.stderr)
