@@ -1,4 +1,5 @@
-//! The configuration file: one JSON object with the values of flags by their names. An error names the key and its line.
+//! The configuration file: one JSON object with the values of flags by their names. Comments, and commas at the end of an object or a
+//! list, are permitted. An error names the key and its line.
 
 use std::fmt;
 use std::path::Path;
@@ -19,6 +20,9 @@ use crate::text::without_mark;
 /// The key of the program and its arguments.
 const PROGRAM: &str = "command";
 
+const COMMAND_HINT: &str =
+    "write the program and its arguments as \"command\": [\"PROGRAM\", \"ARGUMENT\"]";
+
 /// The key of the routes.
 const ROUTES: &str = "routes";
 
@@ -38,11 +42,9 @@ impl ConfigFile {
     }
 
     fn parse(name: String, text: String) -> Result<Self, String> {
-        match serde_json::from_str(&text) {
-            Ok(Unique(Value::Object(fields))) => Ok(Self { name, text, fields }),
-            Ok(_) => Err(format!("{name}: expected a JSON object")),
-            Err(error) => Err(format!("{name}: {error}")),
-        }
+        let text = plain_json(&text);
+        let fields = object(&text).map_err(|error| format!("{name}: {error}"))?;
+        Ok(Self { name, text, fields })
     }
 
     /// Applies the file, except for the flags that the command line overrides.
@@ -166,13 +168,17 @@ impl ConfigFile {
         }
         let mut flags = flags.into_iter().filter(|flag| flag.in_file);
         let Some(flag) = flags.clone().find(|flag| flag.name == key) else {
-            if place.len() > 1 && is_of_server(key) {
+            if place.len() > 1 && is_of_server(key) && !is_meant_as_command(key, command) {
                 let why = "this is a setting of the server: write it outside the routes";
                 return Err(wrong(why.to_owned()));
             }
             let why = unknown_setting(key, flags.by_ref().map(|flag| flag.name).collect(), command);
             return Err(wrong(why));
         };
+        // The option --program is another one: the program that replaces this one.
+        if value.is_object() && is_meant_as_command(key, command) {
+            return Err(wrong(COMMAND_HINT.to_owned()));
+        }
         for value in values(flag, value).map_err(wrong)? {
             flag.apply(settings, &value).map_err(wrong)?;
         }
@@ -194,7 +200,7 @@ impl ConfigFile {
 }
 
 /// A JSON value in which no object has a key twice. The last of two values would silently replace the first.
-pub(super) struct Unique(pub(super) Value);
+struct Unique(Value);
 
 impl<'de> Deserialize<'de> for Unique {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -257,6 +263,68 @@ impl<'de> Visitor<'de> for UniqueVisitor {
     }
 }
 
+/// Reads a JSON object.
+pub(super) fn object(text: &str) -> Result<Map<String, Value>, String> {
+    let wrong = "expected a JSON object; YAML, TOML and comments with '#' are not supported";
+    if !text.trim_start().starts_with('{') {
+        return Err(wrong.to_owned());
+    }
+    match serde_json::from_str(text) {
+        Ok(Unique(Value::Object(fields))) => Ok(fields),
+        Ok(_) => Err(wrong.to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Replaces comments, and commas at the end of an object or a list, by spaces. Lines stay where they are.
+pub(super) fn plain_json(text: &str) -> String {
+    let mut bytes = text.as_bytes().to_vec();
+    let (mut at, mut comma) = (0, None);
+    while at < bytes.len() {
+        let end = match (bytes[at], bytes.get(at + 1)) {
+            (b'"', _) => {
+                comma = None;
+                at += 1;
+                while at < bytes.len() && bytes[at] != b'"' {
+                    at += if bytes[at] == b'\\' { 2 } else { 1 };
+                }
+                at += 1;
+                continue;
+            }
+            (b'/', Some(b'/')) => bytes[at..].iter().position(|byte| *byte == b'\n'),
+            (b'/', Some(b'*')) => {
+                let inside = bytes[at + 2..].windows(2);
+                inside
+                    .into_iter()
+                    .position(|pair| pair == b"*/")
+                    .map(|end| end + 4)
+            }
+            (byte, _) => {
+                match byte {
+                    b',' => comma = Some(at),
+                    b'}' | b']' => {
+                        if let Some(comma) = comma.take() {
+                            bytes[comma] = b' ';
+                        }
+                    }
+                    _ if byte.is_ascii_whitespace() => {}
+                    _ => comma = None,
+                }
+                at += 1;
+                continue;
+            }
+        };
+        let end = end.map_or(bytes.len(), |length| at + length);
+        for byte in &mut bytes[at..end] {
+            if *byte != b'\n' {
+                *byte = b' ';
+            }
+        }
+        at = end;
+    }
+    String::from_utf8(bytes).unwrap_or_default()
+}
+
 /// Whether a key is a setting of a server with routes.
 fn is_of_server(key: &str) -> bool {
     let mut commands = Command::ALL
@@ -272,8 +340,18 @@ fn unknown_setting(key: &str, mut names: Vec<&str>, command: &Command) -> String
     }
     names.extend((command.program != ProgramArg::None).then_some(PROGRAM));
     names.extend(matches!(command.serves, Serves::Routes).then_some(ROUTES));
-    let hint = suggestion(key, &names, "\"", "\"");
+    let mut hint = suggestion(key, &names, "\"", "\"");
+    if is_meant_as_command(key, command) {
+        hint = format!("; {COMMAND_HINT}");
+    } else if key == "env" && command.program != ProgramArg::None {
+        hint = "; write \"command\": [\"env\", \"NAME=VALUE\", \"PROGRAM\"]".to_owned();
+    }
     format!("'{}' has no such setting{hint}", command.name)
+}
+
+/// Whether a key is what other programs call the program or its arguments.
+fn is_meant_as_command(key: &str, command: &Command) -> bool {
+    command.program != ProgramArg::None && ["program", "cmd", "exec", "args"].contains(&key)
 }
 
 /// The values of a setting, as they would be written on the command line.
@@ -283,6 +361,9 @@ fn values(flag: &Flag, value: &Value) -> Result<Vec<String>, String> {
         (Takes::Nothing, Value::Bool(false)) => Ok(Vec::new()),
         (Takes::Nothing, _) => Err("expected true or false".to_owned()),
         (Takes::One("JSON"), Value::Object(_)) => Ok(vec![value.to_string()]),
+        (Takes::Many(name), Value::Object(_)) => {
+            Err(format!("expected a list such as [\"{name}\"]"))
+        }
         (Takes::One(_), Value::Array(_)) => Err("expected one value, not a list".to_owned()),
         (Takes::Many(_), Value::Array(list)) => list.iter().map(scalar).collect(),
         (Takes::One(_) | Takes::Many(_), value) => Ok(vec![scalar(value)?]),
@@ -305,7 +386,10 @@ fn words(value: &Value) -> Result<Vec<String>, String> {
             let words = words.iter();
             words.map(|word| word.as_str().map(str::to_owned)).collect()
         });
-    words.ok_or_else(|| "expected a list of the program and its arguments".to_owned())
+    words.ok_or_else(|| {
+        "expected a list of the program and its arguments, such as [\"PROGRAM\", \"ARGUMENT\"]"
+            .to_owned()
+    })
 }
 
 #[cfg(test)]
@@ -351,7 +435,8 @@ mod tests {
 
     #[test]
     fn a_switch_is_true_or_false_and_a_repeatable_flag_is_a_list() {
-        let settings = applied("echo", r#"{"reuse-port":false,"allow-host":["a","b"]}"#);
+        let text = r#"{"reuse-port":false,/* x */"allow-host":["a","b",],} // y"#;
+        let settings = applied("echo", text);
         let settings = settings.expect("it is valid");
         assert!(!settings.server.reuse_port && !settings.has("reuse-port"));
         assert_eq!(settings.server.access.hosts, ["a", "b"]);
@@ -383,6 +468,41 @@ mod tests {
     fn an_error_names_the_key_and_its_line() {
         for (command, text, says) in [
             ("echo", "[]", "expected a JSON object"),
+            ("serve", "listen: 1\n", "YAML, TOML and comments with '#'"),
+            ("serve", "# x\n[a]\nb = 1\n", "YAML, TOML and comments"),
+            ("serve", "", "expected a JSON object; YAML"),
+            (
+                "agent",
+                "{\"program\":{\"command\":\"x\"}}",
+                "write the program and its arguments as \"command\": [",
+            ),
+            (
+                "serve",
+                "{\"routes\":{\"/x\":{\"pipe\":{\"program\":\"x\"}}}}",
+                "write the program and its arguments as \"command\": [",
+            ),
+            (
+                "agent",
+                "{\"args\":[\"x\"]}",
+                "as \"command\": [\"PROGRAM\"",
+            ),
+            ("agent", "{\"command\":{\"x\":1}}", "such as [\"PROGRAM\""),
+            (
+                "terminal",
+                "{\"env\":{\"A\":\"b\"}}",
+                "a list such as [\"NAME=VALUE\"]",
+            ),
+            (
+                "mcp",
+                "{\"env\":{\"A\":\"b\"}}",
+                "[\"env\", \"NAME=VALUE\", \"PROGRAM\"]",
+            ),
+            // A comment moves no line, and hides no key.
+            (
+                "echo",
+                "{// \"dance\"\n/* \"dance\"\n*/\"dance\":[1,],}",
+                "line 3: \"dance\": 'echo' has no such setting",
+            ),
             ("echo", "{", "outrigger.json: "),
             (
                 "echo",

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::commands::MCP;
-use super::config_file::Unique;
+use super::config_file::{object, plain_json};
 use super::settings::Settings;
 use crate::ServiceId;
 use crate::server::is_reserved_path;
@@ -18,11 +18,7 @@ pub(super) fn add(settings: &mut Settings, path: &str) -> Result<(), String> {
 }
 
 fn add_text(settings: &mut Settings, text: &str) -> Result<(), String> {
-    let file =
-        serde_json::from_str(&plain_json(without_mark(text))).map_err(|error| error.to_string())?;
-    let Unique(Value::Object(file)) = file else {
-        return Err("expected a JSON object".to_owned());
-    };
+    let file = object(&plain_json(without_mark(text)))?;
     let lists = ["mcpServers", "servers"].map(|key| file.get(key).and_then(Value::as_object));
     let ([Some(servers), None] | [None, Some(servers)]) = lists else {
         return Err("expected an object \"mcpServers\" or \"servers\"".to_owned());
@@ -173,55 +169,6 @@ fn expanded(text: &str) -> Result<String, String> {
     Ok(result + rest)
 }
 
-/// Replaces comments, and commas at the end of an object or a list, by spaces. Lines stay where they are.
-fn plain_json(text: &str) -> String {
-    let mut bytes = text.as_bytes().to_vec();
-    let (mut at, mut comma) = (0, None);
-    while at < bytes.len() {
-        let end = match (bytes[at], bytes.get(at + 1)) {
-            (b'"', _) => {
-                comma = None;
-                at += 1;
-                while at < bytes.len() && bytes[at] != b'"' {
-                    at += if bytes[at] == b'\\' { 2 } else { 1 };
-                }
-                at += 1;
-                continue;
-            }
-            (b'/', Some(b'/')) => bytes[at..].iter().position(|byte| *byte == b'\n'),
-            (b'/', Some(b'*')) => {
-                let inside = bytes[at + 2..].windows(2);
-                inside
-                    .into_iter()
-                    .position(|pair| pair == b"*/")
-                    .map(|end| end + 4)
-            }
-            (byte, _) => {
-                match byte {
-                    b',' => comma = Some(at),
-                    b'}' | b']' => {
-                        if let Some(comma) = comma.take() {
-                            bytes[comma] = b' ';
-                        }
-                    }
-                    _ if byte.is_ascii_whitespace() => {}
-                    _ => comma = None,
-                }
-                at += 1;
-                continue;
-            }
-        };
-        let end = end.map_or(bytes.len(), |length| at + length);
-        for byte in &mut bytes[at..end] {
-            if *byte != b'\n' {
-                *byte = b' ';
-            }
-        }
-        at = end;
-    }
-    String::from_utf8(bytes).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,9 +224,9 @@ mod tests {
     #[test]
     fn an_error_names_the_entry() {
         for (text, says) in [
-            ("", "EOF"),
-            ("/* \"", "EOF"),
-            ("\"\\", "EOF"),
+            ("", "expected a JSON object; YAML, TOML"),
+            ("{/* \"", "EOF"),
+            ("{\"\\", "EOF"),
             ("[]", "expected a JSON object"),
             ("{}", "expected an object \"mcpServers\" or \"servers\""),
             (r#"{"servers":{},"mcpServers":{}}"#, "expected an object"),

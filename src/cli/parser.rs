@@ -23,7 +23,9 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Action, 
         .iter()
         .position(|arg| arg == "--")
         .map(|at| args.split_off(at).split_off(1));
-    let mut parser = Parser::from_iter(args);
+    let mut parser = Parser::from_iter(args.iter());
+    let with_one_dash = args.iter().skip(2);
+    let with_one_dash = with_one_dash.filter_map(|arg| one_dash(arg.to_str()?));
     let hint = |error: String| UsageError::from(format!("{error}; see 'outrigger --help'"));
     let name = match parser.next().map_err(|error| error.to_string())? {
         None => return Err(hint("missing command".to_owned())),
@@ -55,7 +57,23 @@ pub(super) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Action, 
         message: format!("{error}; see 'outrigger {} --help'", command.name),
         outcome: command.usage_outcome,
     };
-    parse_flags(&mut parser, command, program).map_err(hint)
+    let parsed = parse_flags(&mut parser, command, program);
+    // The parser sees letters with a value, of which it can only say that they are wrong.
+    let mut of_flags = with_one_dash.filter(|(name, _)| Flag::find(name, command).is_some());
+    let parsed = parsed.map_err(|error| match of_flags.next() {
+        Some((name, rest)) => format!("unknown option '-{name}' (did you mean '--{name}{rest}'?)"),
+        None => error,
+    });
+    parsed.map_err(hint)
+}
+
+/// The name in an argument such as `-port` or `-port=1`, and what follows it.
+fn one_dash(arg: &str) -> Option<(&str, &str)> {
+    let name = arg
+        .strip_prefix('-')
+        .filter(|name| !name.starts_with('-'))?;
+    let end = name.find('=').unwrap_or(name.len());
+    (end > 1).then(|| name.split_at(end))
 }
 
 /// The command of this name.
@@ -161,12 +179,19 @@ fn unknown_flag(name: &str, names: &[&str]) -> String {
     if let Some(why) = values::missing_feature(name) {
         return format!("--{name}: {why}");
     }
-    let hint = suggestion(name, names, "'--", "'");
+    let mut hint = suggestion(name, names, "'--", "'");
+    let is_place = ["host", "hostname", "address", "addr", "bind", "interface"].contains(&name);
+    if is_place && names.contains(&"listen") {
+        hint = "; use --listen HOST:PORT".to_owned();
+    }
     format!("unknown option '--{name}'{hint}")
 }
 
 fn unexpected_word(command: &Command, word: &str) -> String {
     match command.program {
+        _ if word.ends_with(".json") && Flag::find("config", command).is_some() => {
+            format!("unexpected argument '{word}'; use --config {word}")
+        }
         ProgramArg::Required | ProgramArg::Optional => {
             format!("unexpected argument '{word}'; put the program after '--'")
         }
@@ -243,6 +268,16 @@ mod tests {
     fn an_unknown_word_gets_the_similar_one() {
         for (line, says) in [
             ("outrigger agnet", "'agnet' (did you mean 'agent'?); see"),
+            ("outrigger echo -port 1", "'-port' (did you mean '--port'?)"),
+            ("outrigger echo -port=1", "(did you mean '--port=1'?)"),
+            ("outrigger echo -listen :1", "(did you mean '--listen'?)"),
+            ("outrigger echo --host ::", "; use --listen HOST:PORT; see"),
+            ("outrigger serve a.json", "; use --config a.json; see"),
+            (
+                "outrigger echo --listen /x.sock",
+                "; write unix:/x.sock; see",
+            ),
+            ("outrigger echo --listen ::2:70", "write [::2]:70; see"),
             (
                 "outrigger help tokne",
                 "'tokne' (did you mean 'token'?); see",

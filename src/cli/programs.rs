@@ -71,8 +71,8 @@ fn name(key: &str) -> &'static str {
 }
 
 /// A string as one word of a shell.
-fn quoted(text: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+".contains(&byte);
+pub(super) fn quoted(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+:@%,".contains(&byte);
     if !text.is_empty() && text.bytes().all(is_plain) {
         text.to_owned()
     } else {

@@ -133,6 +133,13 @@ fn address_hint(text: &str) -> String {
         "; write --listen once for each address".to_owned()
     } else if text.starts_with('*') {
         format!("; all addresses are 0.0.0.0:{port} or [::]:{port}")
+    } else if text.contains('/') || text.ends_with(".sock") {
+        format!("; write unix:{text}")
+    } else if let Some((host, _)) = text.rsplit_once(':')
+        && host.contains(':')
+        && host.parse::<Ipv6Addr>().is_ok()
+    {
+        format!("; write [{host}]:{port}")
     } else if text.parse::<Ipv6Addr>().is_ok() {
         format!("; write an IPv6 address in brackets, such as [::1]:{port}, or [::]:{port} for all")
     } else {

@@ -75,6 +75,8 @@ pub use observe::exposition::{Histogram, Metrics};
 pub use observe::status::{ClientStatus, ResumeStatus, Status, StatusFields, StatusValue};
 #[cfg(any(test, fuzzing))]
 pub(crate) use outgoing::Cookies;
+#[cfg(feature = "client")]
+pub(crate) use outgoing::said_by;
 pub use outgoing::{Connect, ConnectError, ParseTargetError, Proxies, Retry, Target};
 #[cfg(feature = "cli")]
 pub(crate) use requests::admin::is_reserved_path;

@@ -490,6 +490,16 @@ impl Route {
         }
     }
 
+    /// Replaces a rejection with 404 by another one.
+    pub(crate) fn with_not_found(mut self, rejection: Rejection) -> Self {
+        if let Some(refusal) = &mut self.refusal
+            && refusal.status == StatusCode::NOT_FOUND
+        {
+            *refusal = rejection;
+        }
+        self
+    }
+
     /// Sets the maximum length of the body of the call. A body over this limit or over `max_message` gets 413.
     #[must_use]
     pub fn with_max_body(self, max_body: usize) -> Self {

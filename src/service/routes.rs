@@ -199,6 +199,23 @@ impl Routes {
         RoutesBuilder::default()
     }
 
+    /// 404 for a path that no service has. The detail names what the client probably meant.
+    fn not_found(&self, path: &str) -> Rejection {
+        let rejection = Rejection::not_found();
+        let without_slash = path.trim_end_matches('/');
+        if without_slash.len() < path.len() && self.find_exactly(without_slash).is_some() {
+            return rejection.detail(format!(
+                "the path is {without_slash}, without the final '/'"
+            ));
+        }
+        let mut kinds = self.services.iter().map(|mounted| mounted.kind);
+        if path.ends_with("/sse") && kinds.any(|kind| kind == "mcp") {
+            let why = "HTTP with SSE (MCP of 2024-11-05) is not supported: use Streamable HTTP at the path of the server";
+            return rejection.detail(why);
+        }
+        rejection
+    }
+
     /// The service with this id.
     fn mounted(&self, id: ServiceId) -> Option<&Mounted> {
         match id.index() {
@@ -280,10 +297,15 @@ impl Service for Routes {
             return Ok(route.with_service_id(ServiceId::ALWAYS_SERVED));
         }
         let Some(index) = self.find(request.path()) else {
-            return Ok(Route::from(Rejection::not_found()).with_scope(Scope::Watch));
+            let rejection = self.not_found(request.path());
+            return Ok(Route::from(rejection).with_scope(Scope::Watch));
         };
         let mounted = &self.services[index];
-        let route = mounted.service.route(request).unwrap_or_else(Route::from);
+        let mut route = mounted.service.route(request).unwrap_or_else(Route::from);
+        // A service that is alone gets all requests.
+        if self.find_exactly(request.path()).is_none() {
+            route = route.with_not_found(self.not_found(request.path()));
+        }
         let route = route.with_service_id(service_id(index, self.services.len() == 1));
         Ok(if mounted.is_resumable {
             route
@@ -538,6 +560,13 @@ mod tests {
 
     #[test]
     fn the_longest_path_wins() {
+        let of = |path: &str| {
+            let routes = builder(&["/a"]).named("mcp").build().expect("valid");
+            routes.not_found(path).to_string()
+        };
+        assert!(of("/a/").ends_with("the path is /a, without the final '/'"));
+        assert!(of("/sse").ends_with("use Streamable HTTP at the path of the server"));
+        assert_eq!(of("/b/"), "404 nothing is served at this path");
         let routes = builder(&["/...", "/a/...", "/a/b"]).build().expect("valid");
         for (path, index) in [("/", 0), ("/b", 0), ("/a", 1), ("/a/c", 1), ("/a/b", 2)] {
             assert_eq!(routes.find(path), Some(index), "{path}");

@@ -322,6 +322,23 @@ fn a_server_that_is_not_there_is_waited_for() {
     assert_eq!(host.event()["id"], 0);
 }
 
+/// The bug: the host saw only "403 Forbidden", and not which setting the server lacks.
+#[test]
+fn a_refusal_has_the_reason_of_the_server() {
+    let (raw, address) = Raw::start();
+    let answering = std::thread::spawn(move || {
+        let body = json!({"type": "error", "message": "this Host is not accepted; use --allow-host", "detail": "\"x\""});
+        respond(raw.request().0, "403 Forbidden\r\n", &body.to_string());
+    });
+    let mut host = connect(address, &[]);
+    send(&mut host, 0, "initialize", json!({}));
+    let error = host.event()["error"]["message"].clone();
+    let said =
+        "the server answered 403 Forbidden: this Host is not accepted; use --allow-host: \"x\"";
+    assert_eq!(error, said);
+    answering.join().expect("it was asked");
+}
+
 /// The JSON objects in what `connect --list` prints, in their order.
 fn blocks(text: &str) -> Vec<Value> {
     let parts = text.split("\n\n").filter(|part| part.starts_with('{'));

@@ -664,3 +664,47 @@ fn a_reader_that_leaves_ends_the_client() {
     drop(child.stdout.take());
     assert_eq!(wait(&mut child).code(), Some(255));
 }
+
+/// The bug: "nothing is served at this path", at paths that answer calls.
+#[test]
+fn a_wrong_url_gets_the_right_one() {
+    let config = TraceFile::new("attach-hints");
+    let routes =
+        json!({"routes": {"/process": {"processes": {}}, "/mcp": {"mcp": {"command": ["cat"]}}}});
+    std::fs::write(config.path(), routes.to_string()).expect("a file");
+    let server = Program::start(&["serve", "--no-auth", "--config", &config.path()]);
+    let address = server.address();
+    let id = "2f1c4a52-6f0c-4c5c-9a53-0b54a8b0e1c3";
+    let attach = "attach to a process at /process/ID/attach or /process/by-name/NAME";
+    for (path, says) in [
+        (&*format!("/process/{id}"), attach),
+        ("/process", attach),
+        ("/process/spawn", attach),
+        (
+            "/status",
+            "this path answers HTTP requests, and no WebSocket",
+        ),
+        ("/mcp/", "the path is /mcp, without the final '/'"),
+        ("/sse", "use Streamable HTTP at the path of the server"),
+    ] {
+        let output = outrigger(&["attach", &format!("ws://{address}{path}")]);
+        let error = String::from_utf8(output.stderr).expect("UTF-8");
+        assert!(error.contains(says), "{path}: {error}");
+    }
+    for (command, says) in [
+        (
+            "ls -l",
+            "\"command\" is the program alone: write its arguments into \"args\"",
+        ),
+        ("no-such-program", "No such file"),
+    ] {
+        let (status, body) = call(
+            address,
+            "POST",
+            "/process/exec",
+            Some(json!({"command": command})),
+        );
+        let message = body["message"].as_str().expect("a message");
+        assert!(status == 400 && message.contains(says), "{body}");
+    }
+}

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::defaults::TOKEN_VARIABLE;
 use super::super::outcome::{Failure, Outcome, fail};
+use super::super::programs::quoted;
 use super::super::settings::Settings;
 use crate::service::{Inquiry, mcp_paths};
 use crate::text::is_control;
@@ -76,44 +77,12 @@ fn plain(text: &str) -> String {
     text.trim_matches('-').to_owned()
 }
 
-/// A word of a POSIX shell. It must not contain NUL.
-fn shell_word(text: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@%+,=".contains(&byte);
-    match !text.is_empty() && text.bytes().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
-    }
-}
-
-/// The settings of Codex, in TOML. Without control characters, a string of JSON is one of TOML, too.
-fn codex(servers: &[(String, String)], has_token: bool, given: &[(&str, &str)]) -> String {
-    let mut text = "\nCodex, in ~/.codex/config.toml:\n\n".to_owned();
-    let given = given.iter();
-    let given: Vec<_> = given
-        .map(|(name, value)| format!("{} = {}", json!(name), json!(value)))
-        .collect();
-    for (name, url) in servers {
-        let (name, url) = (json!(name), json!(url));
-        let _ = writeln!(text, "[mcp_servers.{name}]\nurl = {url}");
-        if has_token {
-            let _ = writeln!(text, "bearer_token_env_var = {}", json!(TOKEN_VARIABLE));
-        }
-        if !given.is_empty() {
-            let _ = writeln!(text, "http_headers = {{ {} }}", given.join(", "));
-        }
-    }
-    text
-}
-
 impl Settings {
     /// The settings of each client, for servers with these names and URLs.
     fn snippets(&self, servers: &[(String, String)]) -> String {
-        let has_token = self.client.token.is_some()
-            || self
-                .client
-                .target
-                .as_ref()
-                .is_some_and(|target| target.token().is_some());
+        let target = self.client.target.as_ref();
+        let has_token =
+            self.client.token.is_some() || target.is_some_and(|one| one.token().is_some());
         let all = |entry: &dyn Fn(&str) -> Value| {
             let entries = servers.iter().map(|(name, url)| (name.clone(), entry(url)));
             Value::Object(entries.collect::<Map<_, _>>())
@@ -121,7 +90,7 @@ impl Settings {
         let fields = &self.client.fields;
         let given = fields.iter().map(|(name, _)| (name.as_str(), VALUE));
         let token = has_token.then_some(("Authorization", TOKEN));
-        let headers: Vec<(&str, &str)> = token.into_iter().chain(given.clone()).collect();
+        let headers: Vec<(&str, &str)> = token.into_iter().chain(given).collect();
         let remote = |mut entry: Value| {
             if !headers.is_empty() {
                 let headers = headers
@@ -133,20 +102,17 @@ impl Settings {
         };
         let mut text = String::new();
         if has_token {
-            text.push_str("Replace TOKEN with the token.\n");
+            text.push_str("Replace TOKEN with the token.\n\n");
         }
         if !fields.is_empty() {
-            text.push_str("Replace each VALUE with the value of its header field.\n");
-        }
-        if !text.is_empty() {
-            text.push('\n');
+            text.push_str("Replace each VALUE with the value of its header field.\n\n");
         }
         text.push_str("Claude Code, in a shell:\n\n");
         for (name, url) in servers {
-            let url = shell_word(url);
+            let url = quoted(url);
             let _ = write!(text, "claude mcp add --transport http {name} {url}");
             for (name, value) in &headers {
-                let header = shell_word(&format!("{name}: {value}"));
+                let header = quoted(&format!("{name}: {value}"));
                 let _ = write!(text, " --header {header}");
             }
             text.push('\n');
@@ -177,8 +143,27 @@ impl Settings {
         ] {
             let _ = writeln!(text, "\n{title}:\n\n{value:#}");
         }
-        text.push_str(&codex(servers, has_token, &given.collect::<Vec<_>>()));
+        let _ = write!(text, "\nCodex, in ~/.codex/config.toml:\n\n");
+        servers
+            .iter()
+            .for_each(|server| self.add_for_codex(server, has_token, &mut text));
         text
+    }
+
+    fn add_for_codex(&self, (name, url): &(String, String), has_token: bool, text: &mut String) {
+        // Without control characters, a string of JSON is one of TOML, too.
+        let (name, url) = (json!(name), json!(url));
+        let _ = writeln!(text, "[mcp_servers.{name}]\nurl = {url}");
+        if has_token {
+            let _ = writeln!(text, "bearer_token_env_var = {}", json!(TOKEN_VARIABLE));
+        }
+        let fields = self.client.fields.iter();
+        let fields: Vec<_> = fields
+            .map(|(name, _)| format!("{} = {}", json!(name), json!(VALUE)))
+            .collect();
+        if !fields.is_empty() {
+            let _ = writeln!(text, "http_headers = {{ {} }}", fields.join(", "));
+        }
     }
 
     /// The arguments of `connect` for a server, with the options that were given here.

@@ -157,15 +157,21 @@ fn explain(refusal: &Refusal, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     {
         return write!(f, ": it redirects to {}", printable(location));
     }
-    let body: Option<Value> = serde_json::from_slice(&refusal.body).ok();
-    let message = body
-        .as_ref()
-        .and_then(|body| body.get("message"))
-        .and_then(Value::as_str);
-    match message {
-        Some(message) => write!(f, ": {}", printable(message)),
+    match said_by(&refusal.body) {
+        Some(said) => write!(f, ": {said}"),
         None => Ok(()),
     }
+}
+
+/// What the body of a refusal says, in the form that this server uses.
+pub(crate) fn said_by(body: &[u8]) -> Option<String> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    let text = |name| body.get(name).and_then(Value::as_str).map(printable);
+    let message = text("message")?;
+    Some(match text("detail") {
+        Some(detail) => format!("{message}: {detail}"),
+        None => message,
+    })
 }
 
 /// Text from the server without control characters, shortened.

@@ -15,6 +15,8 @@ pub(super) use self::answer::handle_answer;
 pub(super) use self::attempt::{Failures, Outgoing, Phase, Requesting, Returning};
 pub(crate) use self::cookies::Cookies;
 pub use self::error::ConnectError;
+#[cfg(feature = "client")]
+pub(crate) use self::error::said_by;
 pub use self::proxies::Proxies;
 pub(super) use self::resolver::{Resolved, Resolver};
 pub(super) use self::target::Place;

@@ -29,7 +29,7 @@ const METRICS: &str = "/metrics";
 const UPGRADE: &str = "/upgrade";
 
 /// Whether the server itself answers calls to a path. A service cannot answer them.
-fn is_admin_path(path: &str) -> bool {
+pub(super) fn is_admin_path(path: &str) -> bool {
     [HEALTH, OTHER_HEALTH, READINESS, STATUS, METRICS, UPGRADE].contains(&path)
         || is_metadata_path(path)
         || operator::is_operator_path(path)

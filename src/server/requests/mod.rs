@@ -103,11 +103,18 @@ fn route<S: Service>(
     }
     let is_admin = admin::is_for(request);
     // Only a peer with the scope learns why a request is refused.
-    let route = if is_admin {
+    let mut route = if is_admin {
         admin::route(request)
     } else {
         service.route(request).unwrap_or_else(Route::from)
     };
+    // A service may have the path for WebSockets.
+    if admin::is_admin_path(request.path())
+        && let Some(refusal) = &mut route.refusal
+        && refusal.status == StatusCode::NOT_FOUND
+    {
+        refusal.message = "this path answers HTTP requests, and no WebSocket".into();
+    }
     let is_served = ctx.core.begin_request(id, request, route.service_id);
     if !ctx.core.authenticate(id, request, route.is_public)? {
         return Ok(());

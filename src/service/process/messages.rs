@@ -264,7 +264,11 @@ pub(super) fn wrong_field(text: &str) -> Option<(&'static str, &'static str)> {
     };
     let found = match message.get(name) {
         None => "missing",
-        Some(Value::Number(number)) if number.as_f64().is_some_and(|number| number.fract() != 0.0) => "a fraction",
+        Some(Value::Number(number))
+            if number.as_f64().is_some_and(|number| number.fract() != 0.0) =>
+        {
+            "a fraction"
+        }
         Some(Value::Number(_)) => "out of range",
         Some(Value::String(_)) => "a string",
         Some(_) => "of another type",

@@ -6,6 +6,7 @@ use super::conversation::Action;
 use super::conversation::Conversation;
 use super::post::{Post, State, shown};
 use crate::protocol::client::{EventParser, ResponseHead};
+use crate::server::said_by;
 use crate::service::Problem;
 use crate::service::json::Skimmer;
 use crate::service::json::quote;
@@ -461,6 +462,9 @@ impl Refusal {
 
     /// What the server answered: the status, and the text of a body that is no page for people.
     fn answer(&self) -> String {
+        if let Some(said) = said_by(&self.body) {
+            return format!("the server answered {}: {said}", self.text);
+        }
         let said = self
             .body()
             .map(str::trim)
