@@ -12,14 +12,15 @@ const MOST_NESTED = 8;
 
 class BoundedLexer extends Lexer {
   depth = 0;
-  blockTokens(text, tokens = [], ...rest) {
+  /** @param {string} text @param {any} tokens @param {boolean} isClipped @returns {any} */
+  blockTokens(text, tokens = [], isClipped = false) {
     if (this.depth > MOST_NESTED) {
       tokens.push({ type: "plain", raw: text });
       return tokens;
     }
     this.depth++;
     try {
-      return super.blockTokens(text, tokens, ...rest);
+      return super.blockTokens(text, tokens, isClipped);
     } finally {
       this.depth--;
     }
