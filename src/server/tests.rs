@@ -153,6 +153,33 @@ fn a_half_closed_client_still_gets_the_output_of_the_service() {
 }
 
 #[test]
+fn a_half_closed_client_may_pause_before_it_takes_the_rest_of_its_output() {
+    // The bug: the rest was dropped after the close timeout, so a client on a busy machine got 195 of 200 echoes.
+    let mut world = World::new(7).expect("an epoll instance");
+    let client = (0..3)
+        .map(|_| world.connect())
+        .find(|client| client.serial() % 3 == 0)
+        .expect("one of three");
+    world.stream(client).wire().room = 1000;
+    let sent = world
+        .server
+        .ctx
+        .try_send(client, Message::Binary(&[5; 5000]));
+    sent.expect("open");
+    world.take_turn();
+    world.stream(client).wire().ended = true;
+    world.event(client, true, false, true);
+    (0..15).for_each(|_| world.second(client, 0));
+    assert!(world.is_present(client));
+    world.stream(client).wire().room = 1 << 20;
+    let stream = world.streams[&client].clone();
+    world.event(client, false, true, false);
+    world.second(client, 0);
+    assert!(stream.wire().from_server.len() > 5000);
+    assert!(!world.is_present(client));
+}
+
+#[test]
 fn broadcasts_do_not_keep_a_half_closed_client_connected() {
     // The bug: each broadcast that the client's system took counted as progress, so the client stayed connected as long
     // as there were broadcasts.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::cold::{HalfClosed, Probe};
 use super::{State, WebSocket};
-use crate::protocol::{CloseReason, OpCode, Time, Timeout, Timeouts};
+use crate::protocol::{Cause, CloseReason, OpCode, Time, Timeout, Timeouts};
 
 impl WebSocket {
     /// Records that bytes arrived from the peer. Returns true if a PONG was awaited, so that the deadline changes.
@@ -146,12 +146,24 @@ impl WebSocket {
         self.heard = true;
     }
 
+    /// How long a connection that is not open may last without progress. A peer that has half-closed it has done nothing wrong, so it
+    /// may pause as long as the peer of an open connection before it takes the rest of its output.
+    fn end_limit(&self, timeouts: &Timeouts) -> Option<Duration> {
+        let is_half_closed = |reason: &CloseReason| reason.cause == Cause::Eof;
+        let pause = timeouts
+            .ping_timeout
+            .filter(|_| self.close_reason().is_some_and(is_half_closed));
+        timeouts
+            .close
+            .map(|close| close.max(pause.unwrap_or(close)))
+    }
+
     /// When to call [`WebSocket::handle_timeout`], if at all.
     pub fn deadline(&self, timeouts: &Timeouts) -> Option<Time> {
         let after =
             |start: Time, duration: Option<Duration>| duration.map(|duration| start + duration);
         if self.state != State::Open {
-            return after(self.since, timeouts.close);
+            return after(self.since, self.end_limit(timeouts));
         }
         if let Some(half_closed) = self.half_closed() {
             return Some(half_closed.since + half_closed.patience);
@@ -190,7 +202,7 @@ impl WebSocket {
         };
         if self.state != State::Open {
             // The close reason was recorded earlier, and this one does not replace it.
-            return if passed(self.since, timeouts.close) {
+            return if passed(self.since, self.end_limit(timeouts)) {
                 Timeout::Gone(CloseReason::eof())
             } else {
                 Timeout::Continue
