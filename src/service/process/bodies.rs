@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use base64::Engine;
+use base64::alphabet::STANDARD;
+use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
 use base64::prelude::BASE64_STANDARD;
 use rustix::process::Signal;
 
@@ -94,7 +96,7 @@ pub(crate) struct InputData {
 pub(crate) fn read_data(body: &[u8], compat: Compat) -> Result<InputData, Rejection> {
     let fields = BodyFields::read(body, STDIN, compat)?;
     let is_last = fields.flag("eof");
-    match base64(&fields, "data_b64")? {
+    match base64(&fields, "data_b64", compat)? {
         None if !is_last => Err(missing("data_b64")),
         bytes => Ok(InputData {
             bytes: bytes.unwrap_or_default(),
@@ -103,9 +105,22 @@ pub(crate) fn read_data(body: &[u8], compat: Compat) -> Result<InputData, Reject
     }
 }
 
-/// Reads a field in base64.
-fn base64(fields: &BodyFields<'_>, name: &str) -> Result<Option<Vec<u8>>, Rejection> {
-    let bytes = fields.text(name).map(|text| BASE64_STANDARD.decode(text));
+/// Reads base64 as Go does: the bits that belong to no byte may have any value.
+const LOOSE: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
+);
+
+/// Reads a field in base64. Clients of kernel-images may break its lines.
+fn base64(
+    fields: &BodyFields<'_>,
+    name: &str,
+    compat: Compat,
+) -> Result<Option<Vec<u8>>, Rejection> {
+    let bytes = fields.text(name).map(|text| match compat.is_lenient() {
+        true => LOOSE.decode(text.replace(['\r', '\n'], "")),
+        false => BASE64_STANDARD.decode(text),
+    });
     bytes
         .transpose()
         .map_err(|error| bad_request(format!("{name:?} is not base64: {error}")))
@@ -205,7 +220,7 @@ fn read_run(fields: &BodyFields<'_>, compat: Compat) -> Result<RunRequest, Rejec
     let timeout = timeout.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let size = size(fields, compat)?;
     let terminal = fields.flag("allocate_tty").then_some(size);
-    let stdin = base64(fields, "stdin_b64")?;
+    let stdin = base64(fields, "stdin_b64", compat)?;
     if stdin.is_some() && terminal.is_some() {
         return Err(bad_request(
             "\"stdin_b64\" and \"allocate_tty\" exclude each other: the input of a terminal has no end",
@@ -392,6 +407,11 @@ mod tests {
             (request.cwd.as_deref(), request.terminal),
             (Some("."), Some(usual))
         );
+        // Line breaks, and bits after the last byte.
+        let data = br#"{"data_b64":"aGVs\r\nbG9="}"#;
+        assert!(read_data(data, Compat::None).is_err());
+        let data = read_data(data, Compat::KernelImages).expect("valid");
+        assert_eq!(data.bytes, b"hello");
         let resize = br#"{"rows":0,"cols":80}"#;
         assert!(read_size(resize, Compat::KernelImages).is_err());
     }

@@ -17,7 +17,9 @@ pub enum Compat {
     /// * `exec` waits until every process that holds the output open has closed it, and answers a time-out with 500.
     /// * A process of another user keeps the server's environment.
     /// * A process waits for its readers, as with [`ProcessesConfig::wait_for_readers`].
-    /// * `GET /spec.yaml` and `/spec.json` describe the API.
+    /// * `GET /spec.yaml` and `/spec.json` describe the API, without a token.
+    /// * Base64 may have line breaks, and any bits after its last byte.
+    /// * A client that attaches without parameters of Outrigger gets output and the exit, and no other message.
     ///
     /// [`ProcessesConfig::wait_for_readers`]: super::ProcessesConfig::wait_for_readers
     KernelImages,

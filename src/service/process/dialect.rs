@@ -33,6 +33,8 @@ pub(crate) enum Dialect {
     Json,
     /// The same, but standard error comes as output: `?stderr=merge`.
     Merged,
+    /// The same, but of the server's text messages, only the exit: clients of kernel-images know no other.
+    KernelImages,
     /// All messages of the client are input, and the server sends output alone: `?input=text`.
     Text,
     /// The first byte of each message is a command: ttyd's subprotocol `tty`.
@@ -47,6 +49,7 @@ impl Record for Dialect {
         match self {
             Self::Json => "json".into(),
             Self::Merged => "merged".into(),
+            Self::KernelImages => "kernel-images".into(),
             Self::Text => "text".into(),
             Self::Tty => "tty".into(),
             Self::EventStream(_) => Value::Null,
@@ -57,6 +60,7 @@ impl Record for Dialect {
         Ok(match value.as_str() {
             Some("json") => Self::Json,
             Some("merged") => Self::Merged,
+            Some("kernel-images") => Self::KernelImages,
             Some("text") => Self::Text,
             Some("tty") => Self::Tty,
             _ => return Err(RecordError::new("an unknown dialect")),
@@ -122,11 +126,31 @@ impl Dialect {
         }
     }
 
+    /// The dialect of a client that may be one of kernel-images: it asks for nothing that only Outrigger has.
+    pub(crate) fn of_compatible(request: &Request<'_>) -> Result<Self, Rejection> {
+        let dialect = Self::of(request)?;
+        let mut pairs = request
+            .query()
+            .into_iter()
+            .flat_map(|query| query.split('&'));
+        let asks = pairs.any(|pair| !pair.is_empty() && !pair.starts_with("token="))
+            || request.header("outrigger-resume").is_some()
+            || request
+                .list("sec-websocket-protocol")
+                .any(|name| name == OUTRIGGER);
+        Ok(match dialect {
+            Self::Json if !asks => Self::KernelImages,
+            other => other,
+        })
+    }
+
     /// Accepts the handshake of a client.
     pub(crate) fn accept(self) -> Accept {
         match self {
             Self::Tty => Accept::default().protocol(TTY),
-            Self::Json | Self::Merged | Self::Text | Self::EventStream(_) => Accept::default(),
+            Self::Json | Self::Merged | Self::KernelImages | Self::Text | Self::EventStream(_) => {
+                Accept::default()
+            }
         }
     }
 
@@ -137,16 +161,17 @@ impl Dialect {
             (Self::Tty, Message::Binary(bytes)) => read_tty(bytes),
             (_, Message::Binary(bytes)) => Ok(ClientMessage::Input(bytes)),
             (Self::Text, Message::Text(text)) => Ok(ClientMessage::Input(text.as_bytes())),
-            (Self::Json | Self::Merged | Self::EventStream(_), Message::Text(text)) => {
-                match Control::parse(text) {
-                    Some(Control::Eof) => Ok(ClientMessage::EndOfInput),
-                    Some(Control::Resize(size)) => Ok(ClientMessage::Resize(size)),
-                    None => Err(match out_of_range(text) {
-                        Some((rows, cols)) => Ignored::Resize { rows, cols },
-                        None => wrong_field(text).map_or(Ignored::Text(text.len()), Ignored::Field),
-                    }),
-                }
-            }
+            (
+                Self::Json | Self::Merged | Self::KernelImages | Self::EventStream(_),
+                Message::Text(text),
+            ) => match Control::parse(text) {
+                Some(Control::Eof) => Ok(ClientMessage::EndOfInput),
+                Some(Control::Resize(size)) => Ok(ClientMessage::Resize(size)),
+                None => Err(match out_of_range(text) {
+                    Some((rows, cols)) => Ignored::Resize { rows, cols },
+                    None => wrong_field(text).map_or(Ignored::Text(text.len()), Ignored::Field),
+                }),
+            },
         }
     }
 }
@@ -303,6 +328,23 @@ mod tests {
             assert_eq!(why, "'input' is not text or binary");
         }
         assert!(of("/?input=text", "tty").is_err());
+    }
+
+    #[test]
+    fn a_client_that_asks_for_nothing_of_outrigger_may_be_one_of_kernel_images() {
+        let of = |target: &str, fields: &str| {
+            let head = format!("GET {target} HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
+            let request = Request::parse(head.as_bytes()).expect("valid");
+            Dialect::of_compatible(&request).expect("valid")
+        };
+        for target in ["/", "/?", "/?token=x"] {
+            assert_eq!(of(target, ""), Dialect::KernelImages);
+            assert_eq!(of(target, "Outrigger-Resume: new\r\n"), Dialect::Json);
+            let ours = "Sec-WebSocket-Protocol: outrigger\r\n";
+            assert_eq!(of(target, ours), Dialect::Json);
+        }
+        assert_eq!(of("/?mode=writer", ""), Dialect::Json);
+        assert_eq!(of("/?input=text", ""), Dialect::Text);
     }
 
     #[test]

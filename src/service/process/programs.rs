@@ -427,9 +427,7 @@ impl Programs {
         self.with(ctx, id, |program, ctx| {
             let title = match dialect {
                 Dialect::Tty => program.title(role),
-                Dialect::Json | Dialect::Merged | Dialect::Text | Dialect::EventStream(_) => {
-                    String::new()
-                }
+                _ => String::new(),
             };
             if let Some(attachments) = program.sink.attachments() {
                 let new = NewReader {

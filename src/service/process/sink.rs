@@ -208,7 +208,7 @@ impl ContextOutput<'_> {
     /// Tells a client that its program could not be started, and closes the connection.
     pub(crate) fn fail(&mut self, client: ClientId, dialect: Dialect, why: String) {
         match dialect {
-            Dialect::Json | Dialect::Merged => {
+            Dialect::Json | Dialect::Merged | Dialect::KernelImages => {
                 let event = AttachEvent::Error { message: why }.to_json();
                 self.0.send(client, Message::Text(&event));
                 let reason = "failed to start process";
@@ -239,7 +239,7 @@ impl ReaderOutput for ContextOutput<'_> {
                 self.0.send(reader, Message::Binary(title.as_bytes()));
                 self.0.send(reader, Message::Binary(b"2{}"));
             }
-            Dialect::Text | Dialect::EventStream(_) => {}
+            Dialect::KernelImages | Dialect::Text | Dialect::EventStream(_) => {}
         }
     }
 
@@ -248,7 +248,7 @@ impl ReaderOutput for ContextOutput<'_> {
             Dialect::Json | Dialect::Merged => {
                 self.0.send(reader, Message::Text(&event.to_json()));
             }
-            Dialect::Text | Dialect::Tty | Dialect::EventStream(_) => {}
+            Dialect::KernelImages | Dialect::Text | Dialect::Tty | Dialect::EventStream(_) => {}
         }
     }
 
@@ -264,7 +264,7 @@ impl ReaderOutput for ContextOutput<'_> {
             Dialect::Json if stream == OutputStream::Stderr => {
                 self.tell(reader, dialect, &AttachEvent::Stderr(bytes.to_vec()));
             }
-            Dialect::Json | Dialect::Merged | Dialect::Text => {
+            Dialect::Json | Dialect::Merged | Dialect::KernelImages | Dialect::Text => {
                 self.0.send(reader, Message::Binary(bytes));
             }
             Dialect::Tty => {
@@ -285,7 +285,7 @@ impl ReaderOutput for ContextOutput<'_> {
             Dialect::Json | Dialect::Merged => {
                 self.tell(reader, dialect, &AttachEvent::Screen { offset, data });
             }
-            Dialect::Text | Dialect::Tty | Dialect::EventStream(_) => {
+            Dialect::KernelImages | Dialect::Text | Dialect::Tty | Dialect::EventStream(_) => {
                 self.output(
                     reader,
                     dialect,
@@ -299,7 +299,11 @@ impl ReaderOutput for ContextOutput<'_> {
 
     fn gap(&mut self, reader: ClientId, dialect: Dialect, from: u64, to: u64) {
         match dialect {
-            Dialect::Json | Dialect::Merged | Dialect::Text | Dialect::Tty => {
+            Dialect::Json
+            | Dialect::Merged
+            | Dialect::KernelImages
+            | Dialect::Text
+            | Dialect::Tty => {
                 self.tell(reader, dialect, &AttachEvent::Gap { from, to });
             }
             Dialect::EventStream(details) => {
@@ -314,6 +318,11 @@ impl ReaderOutput for ContextOutput<'_> {
             Dialect::Json | Dialect::Merged => {
                 self.tell(reader, dialect, &exit.into());
                 self.0.close(reader, CloseCode::NORMAL, "Process exited");
+            }
+            Dialect::KernelImages => {
+                let event = AttachEvent::from(exit).to_json();
+                self.0.send(reader, Message::Text(&event));
+                self.0.close(reader, CloseCode::NORMAL, "");
             }
             Dialect::Text => {
                 let code = CloseCode(EXITED + u16::from(exit.code_byte()));

@@ -137,12 +137,18 @@ impl Processes {
     ) -> Result<AttachRequest, Rejection> {
         let program = self.programs.get(id).filter(|program| is_shared(program));
         let program = program.ok_or_else(no_process)?;
-        if !program.has_terminal() && self.config.compat == Compat::KernelImages {
+        let is_compatible = self.config.compat == Compat::KernelImages;
+        if !program.has_terminal() && is_compatible {
             return Err(bad_request("process is not PTY-backed"));
         }
+        let dialect = if is_compatible {
+            Dialect::of_compatible(request)?
+        } else {
+            Dialect::of(request)?
+        };
         Ok(AttachRequest {
             query: AttachQuery::read(request)?,
-            dialect: Dialect::of(request)?,
+            dialect,
             replay: Replay {
                 since: since(request, program.output_end())?,
                 screen: replay_screen(request)?,
