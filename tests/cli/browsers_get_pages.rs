@@ -505,11 +505,17 @@ fn a_stranger_gets_one_page_on_each_connection() {
     }
     // The holder of the token keeps its connection, and each of its requests is checked on its own.
     let answer = server.send("GET /process", AUTHORIZED);
-    assert_eq!((answer.status, answer.field("Connection")), (200, None));
+    assert_eq!(
+        (answer.status, answer.field("Connection")),
+        (200, Some("keep-alive"))
+    );
     let mut wire = answer.wire;
     wire.send(format!("GET /process HTTP/1.1\r\nHost: localhost\r\n{AUTHORIZED}\r\n").as_bytes());
     let answer = Answer::read(wire, "GET /process");
-    assert_eq!((answer.status, answer.field("Connection")), (200, None));
+    assert_eq!(
+        (answer.status, answer.field("Connection")),
+        (200, Some("keep-alive"))
+    );
     let mut wire = answer.wire;
     wire.send(b"GET /process HTTP/1.1\r\nHost: localhost\r\n\r\n");
     let answer = Answer::read(wire, "GET /process");

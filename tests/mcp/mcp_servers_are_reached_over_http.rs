@@ -160,7 +160,7 @@ fn bad_input_gets_a_precise_error() {
         (
             "POST",
             &[JSON, ANY, own],
-            r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}"#,
+            r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":[1]}"#,
             400,
             -32600,
         ),

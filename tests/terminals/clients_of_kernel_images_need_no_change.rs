@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use crate::common::program::Program;
 use crate::common::traces::{TraceFile, eventually};
-use crate::common::{Wire, call};
+use crate::common::{BINARY, TEXT, Wire, call};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use rustix::process::Signal;
@@ -253,6 +253,22 @@ fn a_process_without_readers_runs_on() {
     });
     let (length, gaps, _) = read_events(stream(address, &id));
     assert_eq!((length, gaps), (1 << 20, 1));
+}
+
+/// The bug: the client got the role, the size and who is attached, which clients of kernel-images do not know.
+#[test]
+fn a_client_that_attaches_gets_output_and_the_exit_alone() {
+    let (_server, address) = compatible(&[]);
+    let mut body = piped("read line; exit 3");
+    body["allocate_tty"] = true.into();
+    let id = spawn(address, body);
+    let mut wire = Wire::connect(address, &format!("/process/{id}/attach"));
+    wire.send_frame(BINARY, b"go\n");
+    let text = std::iter::repeat_with(|| wire.read_frame()).find(|frame| frame.opcode != BINARY);
+    let text = text.expect("a frame");
+    let exit = br#"{"type":"exit","exitCode":3}"#;
+    assert_eq!((text.opcode, &*text.payload), (TEXT, &exit[..]));
+    assert_eq!(wire.read_close().0, 1000);
 }
 
 #[test]
