@@ -119,7 +119,7 @@ crate::record::record_names!(Cause {
 });
 
 impl Cause {
-    /// Every cause, for tables of counters.
+    /// Every cause, for tables of counters. A new one comes last, because a state of an earlier version has the tables.
     pub const ALL: [Self; 16] = [
         Self::PeerClose,
         Self::Eof,
@@ -132,11 +132,11 @@ impl Cause {
         Self::Memory,
         Self::RateLimit,
         Self::NotResumed,
-        Self::Unreachable,
         Self::Revoked,
         Self::Operator,
         Self::Service,
         Self::Shutdown,
+        Self::Unreachable,
     ];
 
     /// Whether our side closes the connection, with its own CLOSE frame.

@@ -8,9 +8,11 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::exposition::Histogram;
 use crate::protocol::{Cause, CloseReason, Rejection, StatusCode};
-use crate::record::record;
+use crate::record::{Loader, Record, RecordError, Saver, record};
 use crate::server::id::ServiceId;
 use crate::sys::monotonic_nanos;
 
@@ -49,9 +51,9 @@ pub(crate) struct Counters {
     /// Ended connections, in the order of [`OUTCOMES`].
     pub(super) outcomes: [u64; OUTCOMES.len()],
     /// Disconnected clients, in the order of [`Cause::ALL`].
-    pub(crate) disconnects: [u64; Cause::ALL.len()],
+    pub(crate) disconnects: PerCause<u64>,
     /// How long clients were connected, in the order of [`Cause::ALL`].
-    pub(super) durations: [Histogram; Cause::ALL.len()],
+    pub(super) durations: PerCause<Histogram>,
     /// Clients that violated the protocol, by close code.
     pub(crate) violations: BTreeMap<u16, u64>,
     /// Clients that did not complete the closing handshake in time.
@@ -90,6 +92,25 @@ pub(crate) struct Counters {
     /// The durations of turns of the loop, without waiting, and the parts of them that services have taken. Turns that have
     /// answered a request of the console are left out.
     pub(crate) turns: ServiceTimes,
+}
+
+/// A value for each of [`Cause::ALL`].
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PerCause<T>(pub(crate) [T; Cause::ALL.len()]);
+
+/// An earlier version may have fewer causes, so new ones are at the end.
+impl<T: Record + Default> Record for PerCause<T> {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        self.0.save(to)
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut values: Vec<T> = Record::restore(value, from)?;
+        let missing = Cause::ALL.len().saturating_sub(values.len());
+        values.extend(std::iter::repeat_with(T::default).take(missing));
+        let wrong = |_| RecordError::new("more causes than this version has");
+        values.try_into().map(Self).map_err(wrong)
+    }
 }
 
 record!(Counters {
@@ -156,8 +177,8 @@ impl Counters {
     pub(crate) fn disconnected(&mut self, reason: &CloseReason, duration: Duration) {
         let mut causes = Cause::ALL.iter();
         if let Some(at) = causes.position(|cause| *cause == reason.cause) {
-            self.disconnects[at] += 1;
-            self.durations[at].observe(duration);
+            self.disconnects.0[at] += 1;
+            self.durations.0[at].observe(duration);
         }
         if reason.cause == Cause::ProtocolError {
             *self.violations.entry(reason.code.0).or_default() += 1;

@@ -46,7 +46,7 @@ pub(crate) fn to_value(ctx: &Context, held: usize) -> Value {
     let counters = &core.env.counters;
     let (cpu, memory) = sys::usage(std::process::id()).unwrap_or_default();
     let (descriptors, descriptor_limit) = sys::descriptor_use();
-    let closes = || Cause::ALL.into_iter().zip(counters.disconnects);
+    let closes = || Cause::ALL.into_iter().zip(counters.disconnects.0);
     let mut health = json!({
         "refused": counts(counters.rejections.iter().map(|(reason, count)| (&**reason, *count))),
         "wrong_tokens": counters.wrong_tokens,
@@ -112,7 +112,7 @@ pub(crate) fn sample<S: Service>(ctx: &mut Context, service: &S, worked_until: T
         .filter(|client| client.wire.protocol.was_open());
     clients.for_each(|client| traffic.add(client.traffic));
     let (cpu, memory) = sys::usage(std::process::id()).unwrap_or_default();
-    let failed = Cause::ALL.into_iter().zip(counters.disconnects);
+    let failed = Cause::ALL.into_iter().zip(counters.disconnects.0);
     let failed = failed.filter(|(cause, _)| is_failure(*cause));
     let figures = Figures {
         traffic,

@@ -136,9 +136,9 @@ fn write_ends(out: &mut Metrics, ctx: &Context) {
         "outrigger_disconnects_total",
         "Disconnected clients by cause.",
         "cause",
-        Cause::ALL.iter().zip(counters.disconnects),
+        Cause::ALL.iter().zip(counters.disconnects.0),
     );
-    let durations = Cause::ALL.iter().zip(&counters.durations);
+    let durations = Cause::ALL.iter().zip(&counters.durations.0);
     out.histograms(
         "outrigger_connection_duration_seconds",
         "How long clients were connected, by the cause of the end; a resumed connection continues. Causes that have not occurred are left out.",

@@ -482,7 +482,7 @@ mod tests {
                 code::INVALID,
             ),
             (
-                r#"{"jsonrpc":"2.0","id":1,"method":"x","params":[]}"#,
+                r#"{"jsonrpc":"2.0","id":1,"method":"x","params":[1]}"#,
                 code::INVALID,
             ),
             (
