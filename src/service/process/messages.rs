@@ -245,7 +245,8 @@ pub(super) fn out_of_range(text: &str) -> Option<(f64, f64)> {
         return None;
     }
     let message: Value = serde_json::from_str(text).ok()?;
-    let read = |name| message.get(name)?.as_f64();
+    let is_whole = |number: &f64| number.fract() == 0.0;
+    let read = |name| message.get(name)?.as_f64().filter(is_whole);
     (message.get("type")? == "resize").then_some((read("rows")?, read("cols")?))
 }
 
