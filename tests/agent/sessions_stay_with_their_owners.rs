@@ -147,12 +147,15 @@ fn a_session_lost_with_the_agent_has_an_error_of_its_own_and_can_be_loaded() {
             esac
         done"#;
     let server = Program::start(&["agent", "--", "sh", "-c", script]);
-    let (mut client, session, _) = Client::with_session(server.address());
+    let mut client = Client::initialized(server.address());
+    let id = client.request("session/new", json!({"cwd": "/", "mcpServers": []}));
     assert_eq!(
         client.hear()["params"]["early"],
         1,
         "a message before the response is not lost"
     );
+    let session = client.answer_to(id)["result"]["sessionId"].clone();
+    let session = session.as_str().expect("an id").to_owned();
     let id = client.prompt(&session, "die");
     assert_eq!(error_code(&client.answer_to(id)), -32012);
     let id = client.prompt(&session, "are you there?");
