@@ -23,7 +23,8 @@ pub fn app_command(data: &[u8]) {
     if text.len() > MAX_LINE {
         return;
     }
-    match serde_json::from_str::<Pairs>(text) {
+    // A reader may ignore a byte order mark (RFC 8259 section 8.1).
+    match serde_json::from_str::<Pairs>(text.strip_prefix('\u{feff}').unwrap_or(text)) {
         Ok(pairs) => {
             // An id keeps its spelling, which a value does not tell.
             if let Ok(AppCommand::Topics { id, .. } | AppCommand::Status { id }) = &mut command {
