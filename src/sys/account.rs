@@ -326,7 +326,8 @@ mod tests {
         let is_pending =
             |wanted: &str| ask(wanted).is_err_and(|error| error.kind() == io::ErrorKind::TimedOut);
         let users: Vec<String> = (0..10 * MAX_LOOKUPS).map(|at| format!("0:{at}")).collect();
-        assert!(is_pending("no such user") && is_pending("no such user"));
+        // A name of its own: a test in another file may have its late answer in the list.
+        assert!(is_pending("nobody here") && is_pending("nobody here"));
         assert!(users.iter().all(|user| is_pending(user)));
         assert_eq!(Known::lock().pending.len(), MAX_LOOKUPS);
         drop(closed);
@@ -336,7 +337,7 @@ mod tests {
             thread::yield_now();
         }
         let answer = |wanted: &str| ask(wanted).expect("an answer");
-        assert!(answer("no such user").is_none() && answer("0:0").is_some());
+        assert!(answer("nobody here").is_none() && answer("0:0").is_some());
         // What was refused because of the limit is looked up now.
         assert!(Account::find_within("0:79", LONG).is_ok_and(|found| found.is_some()));
     }
