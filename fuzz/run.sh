@@ -59,7 +59,7 @@ run() {
   # What has failed: the message of the panic or of the sanitizer, without the stack.
   {
     echo "fuzz $target: FAILED, input: $(sed -n 's|.*Test unit written to |fuzz/|p' "$log" | tail -1), output: fuzz/$log"
-    sed -n '/panicked at/,/^note: \|^==/p; /ERROR: /p; /^SUMMARY/p' "$log" | cut -c 1-1000 | head -40 | sed 's/^/    /'
+    sed -n '/panicked at/,/^stack backtrace:\|^note: \|^==/p; /ERROR: /p; /^SUMMARY/p' "$log" | cut -c 1-1000 | head -40 | sed 's/^/    /'
   } >"$log.summary"
   cat "$log.summary"
   rm "$log.summary"
