@@ -40,11 +40,11 @@ impl CloseCode {
     pub const TRY_AGAIN: Self = Self(1013);
     /// Another connection of the same client has taken over. For private use, RFC 6455 section 7.4.2.
     pub const TAKEN_OVER: Self = Self(4001);
+    /// Another client has what this one asked for, such as the input of a process. For private use, RFC 6455 section 7.4.2.
+    pub const CONFLICT: Self = Self(4009);
     /// The program that served this client alone has failed. Another connection would start it again. For private use, RFC 6455
     /// section 7.4.2.
     pub const PROGRAM_FAILED: Self = Self(4011);
-    /// Another client has what this one asked for, such as the input of a process. For private use, RFC 6455 section 7.4.2.
-    pub const CONFLICT: Self = Self(4009);
 
     /// Whether a CLOSE frame may carry the code: the codes that RFC 6455 and the IANA registry define for it, those for
     /// libraries and frameworks (3000 to 3999), and those for private use (4000 to 4999).

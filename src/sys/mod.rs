@@ -49,7 +49,7 @@ pub(crate) use process::granted_memory;
 #[cfg(feature = "client")]
 pub(crate) use process::mask_arguments;
 #[cfg(feature = "server")]
-pub(crate) use process::{drop_code, stop_again, trim_heap, unblock_signals};
+pub(crate) use process::{drop_code, terminate_self, trim_heap, unblock_signals};
 #[cfg(feature = "cli")]
 pub(crate) use process::{unblock_signals_but_usr2, unblock_usr2};
 #[cfg(feature = "server")]

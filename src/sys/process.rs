@@ -179,7 +179,7 @@ pub(crate) fn unblock_usr2() -> io::Result<()> {
 
 /// Sends TERM to this process.
 #[cfg(feature = "server")]
-pub(crate) fn stop_again() {
+pub(crate) fn terminate_self() {
     if let Err(error) = kill_process(getpid(), rustix::process::Signal::TERM) {
         log::error!("cannot send TERM to this process: {error}");
     }

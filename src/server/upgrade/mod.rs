@@ -46,7 +46,7 @@ use crate::protocol::{Rejection, Response, StatusCode};
 use crate::record::{Record, Saved, Saver, text_of};
 use crate::sys::{
     block_signals, monotonic_nanos, number_of, own_children, replace_program, set_passes,
-    start_thread, stop_again,
+    start_thread, terminate_self,
 };
 
 /// The descriptors that an upgrade opens, and that are kept for it: the state, a child process with its pipes, and its end.
@@ -347,7 +347,7 @@ impl<S: Service> Server<S> {
         });
         let restored = signals.restore();
         if must_stop {
-            stop_again();
+            terminate_self();
         }
         if let Err(error) = restored {
             log::error!("cannot unblock signals: {error}");

@@ -23,7 +23,7 @@ use crate::{ClientId, Time};
 
 /// Why a message about a session that does not exist has no receiver.
 const SEVERAL: &str =
-    "the session does not exist yet, and not only one client waits for a new session";
+    "the session does not exist yet, and more than one client may be waiting for it";
 const BUSY: &str = "the session does not exist yet, and a turn of another client runs";
 const FOREIGN: &str = "the session does not exist yet, and its id belongs to another client";
 const RENAMED: &str =
@@ -84,11 +84,7 @@ impl Exchange {
     pub(super) fn note_early_question(&mut self, process: usize, session: &str, upstream_id: u64) {
         let pending = &self.requests.of_agent;
         if let Some(state) = self.processes.get_mut(process)
-            && let Some(early) = state
-                .creation
-                .early
-                .iter_mut()
-                .find(|early| &*early.id == session)
+            && let Some(early) = state.creation.get_mut(session)
         {
             early.is_bound = true;
             early.asked.retain(|id| pending.get(*id).is_some());
@@ -110,35 +106,33 @@ impl Exchange {
 
     /// The number of a client's requests that wait for other clients' sessions.
     pub(super) fn waiting_count(&self, client: ClientId) -> usize {
-        let waiting = self
-            .processes
-            .iter()
-            .flat_map(|state| &state.creation.waiting);
-        waiting.filter(|one| one.client == client).count()
+        let waiting = self.processes.iter();
+        waiting.map(|state| state.creation.waiting_of(client)).sum()
     }
 
     /// Removes the waiting requests for which `is_over` is true, and answers them with the error that `failed` writes for an id.
+    /// Returns their number.
     pub(super) fn refuse_waiting(
         &mut self,
-        is_over: impl Fn(usize, ClientId, &Envelope<'_>, Time) -> bool,
+        is_over: impl Fn(usize, &WaitingRequest) -> bool,
         failed: impl Fn(&str) -> String,
         output: &mut impl RouterOutput,
-    ) {
+    ) -> usize {
+        let mut refused = 0;
         for process in self.processes.indices() {
             let Some(state) = self.processes.get_mut(process) else {
                 continue;
             };
             state.creation.waiting.retain(|one| {
-                let Ok(envelope) = Envelope::parse(&one.text) else {
-                    return false;
-                };
-                let is_over = is_over(process, one.client, &envelope, one.since);
+                let is_over = is_over(process, one);
                 if is_over {
-                    output.to_client(one.client, &[&failed(envelope.id().unwrap_or("null"))]);
+                    output.to_client(one.client, &[&failed(&one.id)]);
+                    refused += 1;
                 }
                 !is_over
             });
         }
+        refused
     }
 
     /// Takes back a waiting request that its client cancels. Returns whether there was one.
@@ -152,15 +146,10 @@ impl Exchange {
             return false;
         };
         let named = &cancellation.text[range];
-        let before = self.waiting_count(client);
-        if before > 0 {
-            let is_it = |_: usize, other: ClientId, held: &Envelope<'_>, _: Time| {
-                other == client && held.id().is_some_and(|id| is_same(id, named))
-            };
-            let failed = |id: &str| error(id, code::CANCELLED, "Cancelled", None);
-            self.refuse_waiting(is_it, failed, output);
-        }
-        before != self.waiting_count(client)
+        let is_it =
+            |_: usize, one: &WaitingRequest| one.client == client && is_same(&one.id, named);
+        let failed = |id: &str| error(id, code::CANCELLED, "Cancelled", None);
+        self.refuse_waiting(is_it, failed, output) > 0
     }
 
     /// Forgets the waiting requests of a client that has disconnected.
@@ -181,7 +170,7 @@ impl Exchange {
             "the agent creates sessions for one client at a time, and another client's session takes too long",
         );
         let failed = |id: &str| error(id, code::TIMED_OUT, "Timed out", why);
-        self.refuse_waiting(|_, _, _, since| since + longest <= now, failed, output);
+        self.refuse_waiting(|_, one| one.since + longest <= now, failed, output);
         let mut dropped = 0;
         for state in self.processes.iter_mut() {
             let is_over =
@@ -298,11 +287,7 @@ impl Router {
     pub(super) fn keep_early_update(&mut self, process: usize, session: &str, text: &str) {
         let state = self.exchange.processes.get_mut(process);
         if let Some(state) = state
-            && let Some(early) = state
-                .creation
-                .early
-                .iter_mut()
-                .find(|early| &*early.id == session)
+            && let Some(early) = state.creation.get_mut(session)
         {
             early.keep(text);
         }
@@ -367,25 +352,34 @@ impl Router {
         self.exchange.drop_early(process);
     }
 
-    /// Keeps a request that creates a session if it is not its client's turn. Returns false if it is.
+    /// Keeps a request that creates a session if it is not its client's turn, or refuses it if too many wait. Returns false if it is
+    /// the client's turn.
     pub(super) fn waits_for_turn(
         &mut self,
         now: Time,
-        client: ClientId,
-        process: usize,
-        text: &str,
+        (client, process): (ClientId, usize),
+        (id, text): (&str, &str),
+        output: &mut impl RouterOutput,
     ) -> bool {
         if !self.exchange.must_wait(client, process) {
             return false;
         }
-        if let Some(state) = self.exchange.processes.get_mut(process) {
-            state.creation.waiting.push_back(WaitingRequest {
-                client,
-                text: text.into(),
-                since: now,
-            });
-        }
         let deadline = now + self.exchange.longest_wait();
+        let Some(state) = self.exchange.processes.get_mut(process) else {
+            return false;
+        };
+        if state.creation.is_full_for(client, text) {
+            let why = Some("too many requests wait for new sessions");
+            let refused = error(id, code::TOO_MANY, "Too many requests", why);
+            output.to_client(client, &[&refused]);
+            return true;
+        }
+        state.creation.waiting.push_back(WaitingRequest {
+            client,
+            id: id.into(),
+            text: text.into(),
+            since: now,
+        });
         self.exchange.requests.wakeup.set_by(Some(deadline));
         true
     }

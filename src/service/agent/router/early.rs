@@ -11,6 +11,10 @@ const MAX_SESSIONS: usize = 16;
 const MAX_MESSAGES: usize = 64;
 const MAX_BYTES: usize = 256 << 10;
 
+/// The maximum number of a client's requests that wait for other clients' sessions, and of bytes of all these requests.
+const MAX_WAITING: usize = 16;
+const MAX_WAITING_BYTES: usize = 16 << 20;
+
 /// The state of a process for the sessions that it is creating.
 #[derive(Debug, Default)]
 pub(super) struct Creation {
@@ -59,12 +63,15 @@ record!(EarlySession {
 #[derive(Debug)]
 pub(super) struct WaitingRequest {
     pub(super) client: ClientId,
+    /// The client's own id.
+    pub(super) id: Box<str>,
     pub(super) text: Box<str>,
     pub(super) since: Time,
 }
 
 record!(WaitingRequest {
     client,
+    id,
     text,
     since,
 });
@@ -88,6 +95,10 @@ impl EarlySession {
 impl Creation {
     pub(super) fn get(&self, id: &str) -> Option<&EarlySession> {
         self.early.iter().find(|early| &*early.id == id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: &str) -> Option<&mut EarlySession> {
+        self.early.iter_mut().find(|early| &*early.id == id)
     }
 
     /// The entry of a session, which is new if there is none, and the number of messages that were dropped to make room for it.
@@ -135,6 +146,19 @@ impl Creation {
     pub(super) fn is_bound_to(&self, client: ClientId, id: &str) -> bool {
         let early = self.get(id);
         early.is_some_and(|early| early.is_bound && early.client == Some(client))
+    }
+
+    /// The number of a client's requests that wait.
+    pub(super) fn waiting_of(&self, client: ClientId) -> usize {
+        let waiting = self.waiting.iter();
+        waiting.filter(|one| one.client == client).count()
+    }
+
+    /// Whether no more requests of a client may wait, with this one.
+    pub(super) fn is_full_for(&self, client: ClientId, text: &str) -> bool {
+        let bytes = self.waiting.iter().map(|one| one.text.len());
+        self.waiting_of(client) >= MAX_WAITING
+            || bytes.sum::<usize>() + text.len() > MAX_WAITING_BYTES
     }
 
     /// Forgets the sessions for which `is_over` is true. Returns the number of messages that have waited for them.

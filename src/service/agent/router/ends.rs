@@ -107,8 +107,8 @@ impl Router {
             let dropped = state.creation.forget_early();
             self.exchange.counters.dropped += dropped as u64;
         }
-        let is_its = |one: usize, _: ClientId, _: &Envelope<'_>, _: Time| one == process;
-        self.exchange.refuse_waiting(is_its, failed, output);
+        self.exchange
+            .refuse_waiting(|one, _| one == process, failed, output);
         // Claims fail first, so that only clients that keep their sessions are told.
         self.sessions.mark_lost(&mut self.exchange, process, output);
         self.sessions.end_turns(process, data, output);

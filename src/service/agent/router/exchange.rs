@@ -183,8 +183,7 @@ impl Exchange {
         raw_id: &str,
     ) -> Option<Result<usize, String>> {
         let state = self.clients.get(client)?;
-        if state.client_requests.len() + self.waiting_count(client) >= self.settings.client_requests
-        {
+        if state.client_requests.len() >= self.settings.client_requests {
             let why = Some("too many requests are waiting");
             let refused = error(raw_id, code::TOO_MANY, "Too many requests", why);
             return Some(Err(refused));

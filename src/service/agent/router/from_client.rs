@@ -287,7 +287,7 @@ impl Router {
         };
         let creates = self.exchange.settings.protocol.has_sessions()
             && RequestClass::of(method) == RequestClass::Create;
-        if creates && self.waits_for_turn(now, client, own, envelope.text) {
+        if creates && self.waits_for_turn(now, (client, own), (raw_id, envelope.text), output) {
             return;
         }
         let upstream_id = self.exchange.requests.next_id();

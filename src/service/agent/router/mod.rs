@@ -192,8 +192,7 @@ impl Router {
     pub(crate) fn drain(&mut self, output: &mut impl RouterOutput) {
         self.is_draining = true;
         let failed = |id: &str| error(id, code::STOPPING, "Server shutting down", None);
-        self.exchange
-            .refuse_waiting(|_, _, _, _| true, failed, output);
+        self.exchange.refuse_waiting(|_, _| true, failed, output);
     }
 }
 

@@ -150,14 +150,14 @@ fn a_question_that_may_mean_several_clients_is_refused() {
     let mut sim = Simulation::with(2);
     create(&mut sim, 1, "1");
     create(&mut sim, 2, "2");
-    refused(&mut sim, "not only one client");
+    refused(&mut sim, "more than one client");
 
     // The session of a client that has left may still be created.
     let mut sim = Simulation::with(2);
     create(&mut sim, 2, "2");
     sim.disconnect(2);
     create(&mut sim, 1, "1");
-    refused(&mut sim, "not only one client");
+    refused(&mut sim, "more than one client");
 
     let mut sim = Simulation::with(2);
     sim.session(2, "other");
