@@ -7,6 +7,7 @@ use std::io::Read;
 use crate::common::program::Program;
 use crate::common::traces::{TraceFile, eventually, expect_gone};
 use crate::common::{BINARY, CLOSE, TEXT, Wire, frame};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
@@ -700,6 +701,7 @@ fn clients_wait_for_a_program_that_does_not_read_and_lose_nothing() {
 fn a_closed_standard_output_is_a_failure() {
     // Standard output is a pipe whose reader exits after the first line.
     let (reader, writer) = std::io::pipe().expect("a pipe");
+    let same = writer.try_clone().expect("a descriptor");
     let mut app = std::process::Command::new(env!("CARGO_BIN_EXE_outrigger"))
         .args([
             "app",
@@ -718,6 +720,12 @@ fn a_closed_standard_output_is_a_failure() {
     let mut reader = std::io::BufReader::new(reader);
     std::io::BufRead::read_line(&mut reader, &mut line).expect("a line");
     drop(reader);
+    // A child that another test starts has every descriptor until it executes its program.
+    eventually("nobody has the reading end", || {
+        let mut pipe = [PollFd::new(&same, PollFlags::empty())];
+        let now = Timespec::default();
+        poll(&mut pipe, Some(&now)).is_ok() && pipe[0].revents().contains(PollFlags::ERR)
+    });
     let port = serde_json::from_str::<Value>(&line).expect("JSON")["port"]
         .as_u64()
         .expect("a port") as u16;
