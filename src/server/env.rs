@@ -128,6 +128,7 @@ impl Env {
         self.turn_time = 0;
         self.slice_time = 0;
         self.budget.switch();
+        self.budget.settle();
         self.scheduler.begin_turn(began);
     }
 
@@ -162,12 +163,13 @@ impl Env {
                     >= self.config.turn_bytes.clamp(1, INFLATED_SHARE) as u64)
     }
 
-    /// Counts what the client that was read may hold of its decompressed messages.
+    /// Counts what was decompressed in this slice: as work, and as memory that the client may hold.
     #[cold]
     pub(super) fn count_decompressed(&mut self) {
         let bytes = self.protocol.decompressed() - self.share_began;
-        self.memory
-            .add(usize::try_from(bytes).unwrap_or(usize::MAX));
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.budget.read(bytes);
+        self.memory.add(bytes);
     }
 
     /// Whether the write buffer must be written: it has reached its maximum size or the soft limit of output.
@@ -189,20 +191,31 @@ impl Env {
 
     #[inline(always)]
     fn begin_slice_of(&mut self, account: AccountId, phase: Phase, share: u32) {
-        if !self.scheduler.continues(account, phase) || self.budget.must_settle() {
-            self.switch_account(account, phase);
+        if !self.scheduler.continues(account, phase) {
+            self.end_slice();
+            self.scheduler.set_current(account, phase);
         }
         let may_hold = self.paused != 0 || self.config.rate_limit.is_some();
         self.budget.begin(share, may_hold);
         self.share_began = self.protocol.decompressed();
     }
 
+    /// Charges the current account for its slice.
     #[inline(never)]
-    fn switch_account(&mut self, account: AccountId, phase: Phase) {
+    fn end_slice(&mut self) {
         self.settle();
-        self.scheduler.set_current(account, phase);
         self.slice_time = 0;
         self.budget.switch();
+    }
+
+    /// The time that the turn has taken, in nanoseconds, without that of the last slice if it did little. Call this before the
+    /// next work is chosen: otherwise an account whose slice was long is chosen once more.
+    #[inline]
+    pub(super) fn turn_time(&mut self) -> Nanos {
+        if self.budget.must_settle() {
+            self.end_slice();
+        }
+        self.turn_time
     }
 
     /// Begins work of the server itself.
@@ -218,7 +231,7 @@ impl Env {
         most: Nanos,
         is_first: bool,
     ) -> Option<(AccountId, Work)> {
-        if self.scheduler.is_idle(phase) || (self.turn_time >= most && !is_first) {
+        if self.scheduler.is_idle(phase) || (self.turn_time() >= most && !is_first) {
             return None;
         }
         self.scheduler.next(phase)
@@ -306,4 +319,68 @@ pub(super) enum News {
     Drained,
     /// Its connection is over.
     Closing,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_slice_ends_the_turn_before_further_work_is_chosen() {
+        // The bug: the clock was read when the next work began, so the account of the long slice was chosen once more. A bystander
+        // waited for two messages of 8 MB instead of one.
+        const LONG: Nanos = 5_000_000;
+        let mut env = Env::new(Config::default(), Time::default());
+        env.stopwatch = Stopwatch::simulated(LONG);
+        assert_eq!(env.stopwatch.read(), 0, "the next time is later");
+        let ids = [1, 2].map(|serial| ClientId::new(0, serial));
+        let payer = Payer::strangers(std::net::Ipv4Addr::LOCALHOST.into());
+        let account = env.scheduler.acquire(payer);
+        for id in ids {
+            env.scheduler.push(account, Work::Read(id));
+        }
+        env.begin_turn(0, Time::default());
+        assert!(env.next_work(Phase::Input, LONG, true).is_some());
+        env.begin_slice(account, CLIENT_SHARE);
+        env.budget.read(1 << 20);
+        assert_eq!(env.next_work(Phase::Input, LONG, false), None);
+    }
+
+    #[cfg(feature = "deflate")]
+    #[test]
+    fn what_a_slice_decompresses_is_work() {
+        use crate::protocol::deflate::DeflateConfig;
+        use crate::protocol::{Input, OpCode, SentHeader, WebSocket};
+
+        // The bug: the loop read the clock after twenty slices of one account, each of which had decompressed 512 KiB.
+        let config = Config {
+            deflate: Some(DeflateConfig::default()),
+            ..Config::default()
+        };
+        let mut env = Env::new(config, Time::default());
+        let compression = env.protocol.compression.as_mut().expect("configured");
+        let codec = compression.alone(15);
+        let payload = compression
+            .compress_alone(&[0; INFLATED_SHARE], 15)
+            .expect("compressible");
+        let header = SentHeader::compressed(OpCode::Binary, payload.len());
+        let mut frame = Vec::from(header.encode().as_slice());
+        frame.extend_from_slice(&payload);
+        let mut socket = WebSocket::connect(Time::default(), Some(codec), |_| {});
+
+        env.begin_slice(AccountId::SERVER, CLIENT_SHARE);
+        let received = socket.receive(
+            env.now,
+            &mut Input::new(&mut frame),
+            &mut env.protocol,
+            &mut Vec::new(),
+        );
+        assert_eq!(
+            received.expect("a message").as_message().as_bytes().len(),
+            INFLATED_SHARE
+        );
+        assert!(!env.budget.must_settle());
+        env.count_decompressed();
+        assert!(env.budget.must_settle());
+    }
 }

@@ -260,13 +260,12 @@ impl<S: Service> Server<S> {
                 break;
             }
         }
-        self.ctx.core.env.scheduler.end_phase(phase);
     }
 
     /// Whether input may be handled at once: nobody waits, and the turn has only begun.
-    fn may_handle_now(&self) -> bool {
-        let env = &self.ctx.core.env;
-        env.turn_time < EVENTS_TIME && env.scheduler.is_idle(Phase::Input)
+    fn may_handle_now(&mut self) -> bool {
+        let env = &mut self.ctx.core.env;
+        env.turn_time() < EVENTS_TIME && env.scheduler.is_idle(Phase::Input)
     }
 
     fn handle_event(&mut self, event: &Readied, ended: &mut Ended) {

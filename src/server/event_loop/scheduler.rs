@@ -1,11 +1,16 @@
-//! Shares the loop among those who cause work, by deficit round robin.
+//! Shares the loop among those who cause work, by fair queueing in three levels: classes, groups, accounts.
 //!
 //! Each piece of work belongs to an account, and each account to a [`Payer`]: a person, an address, or a service. All
-//! connections of a person share one account, so more connections do not get a larger share. Who has used up a share
-//! waits behind everyone who has not. The cost of a piece of work is the time that it takes.
+//! connections of a person share one account, so more connections do not get a larger share. The cost of a piece of work is the time
+//! that it takes. Each account has a virtual time, which its work advances, and the account with the earliest time is served first.
+//! Who has used less than the others is therefore served before them. A new account begins behind those that have used little.
+//!
+//! Principals come before those who have not signed in only by weight, because everybody begins as a newcomer. Addresses that one
+//! host or one site can choose among share the time of their group, so more addresses do not get a larger share either.
 
-use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, Ipv6Addr};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use slab::Slab;
 
@@ -13,15 +18,41 @@ use super::clock::Nanos;
 use crate::server::access::Principal;
 use crate::server::id::{ClientId, ServiceId, SourceId};
 
-/// The share of an account before other accounts get theirs, in nanoseconds.
-const QUANTUM: i64 = 500_000;
+/// How much of the loop's time, in nanoseconds, an account that has had no work can be ahead of the others, and how far behind them
+/// a new account begins.
+const QUANTUM: Nanos = 500_000;
 
-/// The maximum debt of an account, in nanoseconds. Without it, one long piece of work would keep its account waiting long after
-/// the others have got as much.
-const MOST_DEBT: i64 = 50 * QUANTUM;
+/// How far an account can be behind the others, in nanoseconds. Without it, one long piece of work would keep its account waiting long
+/// after the others have got as much.
+const MOST_DEBT: Nanos = 50 * QUANTUM;
 
 /// The number of phases of a turn.
 const PHASES: usize = 2;
+
+/// The number of classes.
+const CLASSES: usize = 3;
+
+/// What share of the loop is certain, if all classes have work. The numbers are the order of the arrays of classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Class {
+    /// Principals, services and the server: six tenths.
+    Principals,
+    /// Connections that no credential identifies, after their first accepted request: three tenths.
+    Guests,
+    /// Connections before their first accepted request: a tenth.
+    Newcomers,
+}
+
+impl Class {
+    /// How much faster the virtual time of the class passes than that of the principals.
+    fn factor(self) -> Nanos {
+        match self {
+            Self::Principals => 1,
+            Self::Guests => 2,
+            Self::Newcomers => 6,
+        }
+    }
+}
 
 /// Who causes work, and shares the loop with the others.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -32,35 +63,60 @@ pub(crate) enum Payer {
     Service(ServiceId),
     /// Connections that have not sent an accepted request, by address.
     Strangers(IpAddr),
-    /// Clients that cannot be told apart by their credentials, by address.
+    /// Clients without a credential, by address.
+    Guests(IpAddr),
+    /// Clients whose credential several persons may have, by address.
     Address(IpAddr),
     /// One person, or the creator of a link.
     Principal(Principal),
 }
 
 impl Payer {
-    /// The connections of an address before their first accepted request. One host can use all IPv6 addresses of a /64.
+    /// The connections of an address before their first accepted request.
     pub(crate) fn strangers(ip: IpAddr) -> Self {
-        Self::Strangers(network(ip))
+        Self::Strangers(host(ip))
     }
 
     /// The payer for a client of this principal. `ip` tells clients apart that the principal does not.
     pub(crate) fn client(principal: Principal, ip: IpAddr) -> Self {
         if principal.is_person() {
             Self::Principal(principal)
+        } else if principal == Principal::Nobody {
+            Self::Guests(host(ip))
         } else {
-            Self::Address(network(ip))
+            Self::Address(host(ip))
+        }
+    }
+
+    /// The class, and the network that shares the time of one group.
+    fn group(&self) -> GroupKey {
+        match self {
+            Self::Server | Self::Service(_) | Self::Address(_) | Self::Principal(_) => {
+                (Class::Principals, None)
+            }
+            Self::Guests(ip) => (Class::Guests, Some(site(*ip))),
+            Self::Strangers(ip) => (Class::Newcomers, Some(site(*ip))),
         }
     }
 }
 
-/// The part of an address that one host cannot choose.
-fn network(ip: IpAddr) -> IpAddr {
-    /// The bits of an interface in an IPv6 address.
-    const INTERFACE: u32 = 64;
+/// The addresses that one host can use: one IPv4 address, or an IPv6 network of 64 bits.
+fn host(ip: IpAddr) -> IpAddr {
+    prefix(ip, 32, 64)
+}
+
+/// The addresses that one site can use: an IPv4 network of 24 bits, or an IPv6 network of 48 bits.
+fn site(ip: IpAddr) -> IpAddr {
+    prefix(ip, 24, 48)
+}
+
+/// The first `v4` bits of an IPv4 address, or the first `v6` bits of an IPv6 address. Both are greater than 0.
+fn prefix(ip: IpAddr, v4: u32, v6: u32) -> IpAddr {
     match ip {
-        IpAddr::V4(_) => ip,
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> INTERFACE << INTERFACE).into(),
+        IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() & (u32::MAX << (u32::BITS - v4))).into(),
+        IpAddr::V6(ip) => {
+            Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << (u128::BITS - v6))).into()
+        }
     }
 }
 
@@ -108,52 +164,116 @@ pub(crate) enum Phase {
     Output,
 }
 
-/// The list in which an account waits for its next share.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Listed {
-    /// It has no work.
-    #[default]
-    No,
-    /// It had no work when its oldest piece of work was queued, and has not used up its share since.
-    New,
-    Old,
+/// The place of an account, a group or a class in its level.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    /// Its virtual time. While it has work, it only grows.
+    time: Nanos,
+    /// Whether it has work.
+    waits: bool,
+    /// Whether it has not yet had all its work done, and its time is a quantum later for that reason.
+    is_new: bool,
 }
 
-/// The work of one phase of an account.
-#[derive(Debug)]
-struct Queue {
-    work: VecDeque<Work>,
-    listed: Listed,
-    /// What is left of the share, in nanoseconds; negative for a debt. Each phase has its own, because the accounts that wait in one
-    /// phase need not wait in the other, where nobody would keep a debt from being forgiven.
-    credit: i64,
+/// Those that have work in one level, and one phase.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Their virtual times, the order in which they came, and their numbers; the first to be served on top. A time may be older than
+    /// that of its place.
+    heap: BinaryHeap<Reverse<(Nanos, u64, u32)>>,
+    arrivals: u64,
+    /// The virtual time of who was served last.
+    now: Nanos,
+    /// The latest virtual time of anybody in this level.
+    latest: Nanos,
 }
 
-impl Default for Queue {
-    fn default() -> Self {
-        Self {
-            work: VecDeque::new(),
-            listed: Listed::No,
-            credit: QUANTUM,
+impl Waiting {
+    /// The place of a new member.
+    fn admit(&self) -> Place {
+        Place {
+            time: self.now + QUANTUM,
+            waits: false,
+            is_new: true,
         }
+    }
+
+    /// A member has work.
+    fn join(&mut self, member: u32, place: &mut Place) {
+        if !std::mem::replace(&mut place.waits, true) {
+            place.time = place.time.max(self.now.saturating_sub(QUANTUM));
+            self.push(member, place.time);
+        }
+    }
+
+    fn push(&mut self, member: u32, time: Nanos) {
+        self.arrivals += 1;
+        self.heap.push(Reverse((time, self.arrivals, member)));
+        self.latest = self.latest.max(time);
+    }
+
+    /// The member to be served. `time_of` returns the virtual time of a member.
+    fn first(&mut self, time_of: impl Fn(u32) -> Nanos) -> Option<u32> {
+        loop {
+            let Reverse((time, _, member)) = *self.heap.peek()?;
+            let real = time_of(member);
+            if real == time {
+                self.now = self.now.max(time);
+                return Some(member);
+            }
+            self.heap.pop();
+            self.push(member, real);
+        }
+    }
+
+    /// The member that [`Waiting::first`] has returned has no work left.
+    fn leave(&mut self, place: &mut Place) {
+        self.heap.pop();
+        place.waits = false;
+        if std::mem::take(&mut place.is_new) {
+            place.time -= QUANTUM;
+        }
+        if self.heap.is_empty() {
+            // Nobody has waited, so no debt is kept.
+            self.now = self.latest;
+        }
+    }
+
+    /// A member has worked for this long. Its virtual time passes `factor` times as fast.
+    fn charge(&mut self, place: &mut Place, cost: Nanos, factor: Nanos) {
+        let most = self.now + MOST_DEBT * factor;
+        place.time = place.time.max(most.min(place.time + cost * factor));
+        self.latest = self.latest.max(place.time);
     }
 }
 
 #[derive(Debug)]
 struct Account {
     payer: Payer,
+    group: u32,
     /// The number of clients and sources that have this account. The account is removed when there are none, and no work.
     holders: usize,
-    queues: [Queue; PHASES],
+    places: [Place; PHASES],
+    queues: [VecDeque<Work>; PHASES],
 }
 
-/// The accounts with work for one phase. Those in `new` come before those in `old`.
+/// The class of a group, and its network.
+type GroupKey = (Class, Option<IpAddr>);
+
+/// Accounts that share the time of one group.
+#[derive(Debug)]
+struct Group {
+    key: GroupKey,
+    accounts: usize,
+    places: [Place; PHASES],
+    waiting: [Waiting; PHASES],
+}
+
+/// The groups of a class.
 #[derive(Debug, Default)]
-struct Ring {
-    new: VecDeque<AccountId>,
-    old: VecDeque<AccountId>,
-    /// The pieces of work in all queues of this phase.
-    pending: usize,
+struct Groups {
+    places: [Place; PHASES],
+    waiting: [Waiting; PHASES],
 }
 
 /// All accounts and their work.
@@ -163,7 +283,12 @@ struct Ring {
 pub(crate) struct Scheduler {
     accounts: Slab<Account>,
     by_payer: HashMap<Payer, AccountId>,
-    rings: [Ring; PHASES],
+    groups: Slab<Group>,
+    by_key: HashMap<GroupKey, u32>,
+    classes: [Groups; CLASSES],
+    waiting: [Waiting; PHASES],
+    /// The account whose work was taken last. If that was all it had, and nobody holds it, it is removed when the work is done.
+    taken: AccountId,
     /// The account that is charged now, and for work of which phase.
     current: AccountId,
     phase: Phase,
@@ -178,7 +303,11 @@ impl Scheduler {
         let mut scheduler = Self {
             accounts: Slab::new(),
             by_payer: HashMap::new(),
-            rings: Default::default(),
+            groups: Slab::new(),
+            by_key: HashMap::new(),
+            classes: Default::default(),
+            waiting: Default::default(),
+            taken: AccountId::SERVER,
             current: AccountId::SERVER,
             phase: Phase::Input,
             since: 0,
@@ -202,15 +331,35 @@ impl Scheduler {
     }
 
     fn add_account(&mut self, payer: Payer) -> AccountId {
+        let key = payer.group();
+        let group = match self.by_key.get(&key) {
+            Some(group) => *group,
+            None => self.add_group(key),
+        };
+        let entry = &mut self.groups[group as usize];
+        entry.accounts += 1;
         let slot = self.accounts.insert(Account {
             payer: payer.clone(),
+            group,
             holders: 0,
+            places: entry.waiting.each_ref().map(Waiting::admit),
             queues: Default::default(),
         });
-        // There are fewer accounts than connections and sources.
-        let id = AccountId(u32::try_from(slot).unwrap_or(u32::MAX));
+        let id = AccountId(number(slot));
         self.by_payer.insert(payer, id);
         id
+    }
+
+    fn add_group(&mut self, key: GroupKey) -> u32 {
+        let class = &self.classes[key.0 as usize];
+        let slot = self.groups.insert(Group {
+            key,
+            accounts: 0,
+            places: class.waiting.each_ref().map(Waiting::admit),
+            waiting: Default::default(),
+        });
+        self.by_key.insert(key, number(slot));
+        number(slot)
     }
 
     /// Adds a holder to an account that has one.
@@ -226,7 +375,8 @@ impl Scheduler {
 
     #[inline]
     fn remove_unused(&mut self, id: AccountId) {
-        if self.accounts[id.index()].holders == 0 {
+        let account = self.accounts.get(id.index());
+        if account.is_some_and(|account| account.holders == 0) {
             self.remove_unheld(id);
         }
     }
@@ -234,13 +384,17 @@ impl Scheduler {
     #[cold]
     fn remove_unheld(&mut self, id: AccountId) {
         let account = &self.accounts[id.index()];
-        let is_listed = account
-            .queues
-            .iter()
-            .any(|queue| queue.listed != Listed::No);
-        if !is_listed && id != self.current {
-            self.by_payer.remove(&account.payer);
-            self.accounts.remove(id.index());
+        let has_work = account.places.iter().any(|place| place.waits);
+        if has_work || id == self.current {
+            return;
+        }
+        let account = self.accounts.remove(id.index());
+        self.by_payer.remove(&account.payer);
+        let group = &mut self.groups[account.group as usize];
+        group.accounts -= 1;
+        if group.accounts == 0 {
+            self.by_key.remove(&group.key);
+            self.groups.remove(account.group as usize);
         }
     }
 
@@ -267,19 +421,15 @@ impl Scheduler {
     pub(crate) fn push(&mut self, id: AccountId, work: Work) {
         let phase = work.phase() as usize;
         let account = &mut self.accounts[id.index()];
-        let ring = &mut self.rings[phase];
-        let queue = &mut account.queues[phase];
-        queue.work.push_back(work);
-        ring.pending += 1;
-        if queue.listed == Listed::No {
-            if queue.credit > 0 {
-                queue.listed = Listed::New;
-                ring.new.push_back(id);
-            } else {
-                queue.listed = Listed::Old;
-                ring.old.push_back(id);
-            }
+        account.queues[phase].push_back(work);
+        if account.places[phase].waits {
+            return;
         }
+        let group = &mut self.groups[account.group as usize];
+        let class = &mut self.classes[group.key.0 as usize];
+        group.waiting[phase].join(id.0, &mut account.places[phase]);
+        class.waiting[phase].join(account.group, &mut group.places[phase]);
+        self.waiting[phase].join(group.key.0 as u32, &mut class.places[phase]);
     }
 
     /// Queues work that the current account has caused.
@@ -290,57 +440,34 @@ impl Scheduler {
     /// Whether there is no work for a phase.
     #[inline]
     pub(crate) fn is_idle(&self, phase: Phase) -> bool {
-        self.rings[phase as usize].pending == 0
+        self.waiting[phase as usize].heap.is_empty()
     }
 
     /// Takes the next work of a phase, with its account.
     pub(crate) fn next(&mut self, phase: Phase) -> Option<(AccountId, Work)> {
         let phase = phase as usize;
-        loop {
-            let ring = &mut self.rings[phase];
-            let (list, is_new) = if ring.new.is_empty() {
-                (&mut ring.old, false)
-            } else {
-                (&mut ring.new, true)
-            };
-            let id = *list.front()?;
-            let account = &mut self.accounts[id.index()];
-            let queue = &mut account.queues[phase];
-            if queue.credit > 0
-                && let Some(work) = queue.work.pop_front()
-            {
-                ring.pending -= 1;
-                return Some((id, work));
+        let before = std::mem::replace(&mut self.taken, AccountId::SERVER);
+        self.remove_unused(before);
+        let class =
+            self.waiting[phase].first(|class| self.classes[class as usize].places[phase].time)?;
+        let class = &mut self.classes[class as usize];
+        let group =
+            class.waiting[phase].first(|group| self.groups[group as usize].places[phase].time)?;
+        let group = &mut self.groups[group as usize];
+        let id = group.waiting[phase].first(|id| self.accounts[id as usize].places[phase].time)?;
+        let account = &mut self.accounts[id as usize];
+        let work = account.queues[phase].pop_front()?;
+        if account.queues[phase].is_empty() {
+            group.waiting[phase].leave(&mut account.places[phase]);
+            if group.waiting[phase].heap.is_empty() {
+                class.waiting[phase].leave(&mut group.places[phase]);
+                if class.waiting[phase].heap.is_empty() {
+                    self.waiting[phase].leave(&mut class.places[phase]);
+                }
             }
-            list.pop_front();
-            if queue.work.is_empty() && !is_new {
-                queue.listed = Listed::No;
-                self.remove_unused(id);
-                continue;
-            }
-            // An account whose work is done waits for its turn in `old`, too. Otherwise it could always be new.
-            if queue.credit <= 0 {
-                queue.credit += QUANTUM;
-            }
-            queue.listed = Listed::Old;
-            ring.old.push_back(id);
         }
-    }
-
-    /// Ends a phase of a turn. If no work is left, no account waits for its turn.
-    pub(super) fn end_phase(&mut self, phase: Phase) {
-        if !self.is_idle(phase) {
-            return;
-        }
-        let phase = phase as usize;
-        loop {
-            let ring = &mut self.rings[phase];
-            let Some(id) = ring.new.pop_front().or_else(|| ring.old.pop_front()) else {
-                return;
-            };
-            self.accounts[id.index()].queues[phase].listed = Listed::No;
-            self.remove_unused(id);
-        }
+        self.taken = AccountId(id);
+        Some((self.taken, work))
     }
 
     // Charges.
@@ -350,9 +477,13 @@ impl Scheduler {
     pub(crate) fn charge(&mut self, now: Nanos, most: Nanos) -> Nanos {
         let took = now.saturating_sub(self.since);
         self.since = now;
-        let queue = &mut self.accounts[self.current.index()].queues[self.phase as usize];
-        let cost = i64::try_from(took.min(most)).unwrap_or(i64::MAX);
-        queue.credit = queue.credit.saturating_sub(cost).max(-MOST_DEBT);
+        let (cost, phase) = (took.min(most), self.phase as usize);
+        let account = &mut self.accounts[self.current.index()];
+        let group = &mut self.groups[account.group as usize];
+        let class = &mut self.classes[group.key.0 as usize];
+        group.waiting[phase].charge(&mut account.places[phase], cost, 1);
+        class.waiting[phase].charge(&mut group.places[phase], cost, 1);
+        self.waiting[phase].charge(&mut class.places[phase], cost, group.key.0.factor());
         took
     }
 
@@ -390,6 +521,11 @@ impl Scheduler {
         }
         goes_on
     }
+}
+
+/// There are fewer accounts than connections and sources.
+fn number(slot: usize) -> u32 {
+    u32::try_from(slot).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -530,7 +666,6 @@ mod tests {
                     world.scheduler.push(heavy, write(1));
                 }
             }
-            world.scheduler.end_phase(Phase::Input);
             // Only one of them has output.
             while let Some((account, _)) = world.scheduler.next(Phase::Output) {
                 if !world.scheduler.continues(account, Phase::Output) {
@@ -539,7 +674,6 @@ mod tests {
                 }
                 world.now += LONG / 100;
             }
-            world.scheduler.end_phase(Phase::Output);
             world.scheduler.charge(world.now, Nanos::MAX);
             match &mut waited {
                 Some(turns) => *turns += 1,
@@ -589,6 +723,111 @@ mod tests {
             assert_eq!(world.scheduler.accounts.len(), 1, "the server's own");
             assert_eq!(world.scheduler.by_payer.len(), 1);
             assert_eq!(world.scheduler.holders(), 0);
+        }
+    }
+
+    #[test]
+    fn an_account_whose_client_is_gone_is_removed_when_its_work_is_taken() {
+        let mut world = World::new();
+        let id = world.scheduler.acquire(address(1));
+        world.scheduler.push(id, read(1));
+        world.scheduler.release(id);
+        assert_eq!(world.scheduler.next(Phase::Input), Some((id, read(1))));
+        assert_eq!(world.scheduler.next(Phase::Input), None);
+        assert_eq!(world.scheduler.accounts.len(), 1, "the server's own");
+        assert_eq!(world.scheduler.groups.len(), 1);
+    }
+
+    /// What one of several payers gets of the loop, while all have work for `rounds` pieces of `LONG`.
+    fn shares<const N: usize>(rounds: usize, payers: [Vec<Payer>; N]) -> [usize; N] {
+        let mut world = World::new();
+        let mut owners = HashMap::new();
+        for (owner, payers) in payers.into_iter().enumerate() {
+            for payer in payers {
+                let id = world.scheduler.acquire(payer);
+                world.scheduler.push(id, read(1));
+                owners.insert(id, owner);
+            }
+        }
+        let mut got = [0; N];
+        for _ in 0..rounds {
+            let (id, work) = world.serve(LONG).expect("work");
+            got[owners[&id]] += 1;
+            world.scheduler.push(id, work);
+        }
+        got
+    }
+
+    #[test]
+    fn newcomers_get_a_tenth_however_many_there_are() {
+        let ip = |last: u16| Ipv4Addr::from_bits(0x0a00_0000 + u32::from(last) * 999).into();
+        let newcomers = (0..1000).map(|last| Payer::strangers(ip(last)));
+        let guests = (0..1000).map(|last| Payer::client(Principal::Nobody, ip(last)));
+        let ada = Payer::client(Principal::Named("ada".into()), ip(1));
+        let got = shares(1000, [vec![ada], guests.collect(), newcomers.collect()]);
+        assert!(got[0] >= 590 && got[1] >= 290 && got[2] >= 95, "{got:?}");
+    }
+
+    #[test]
+    fn the_addresses_of_a_site_share_its_time() {
+        let ip = |site: u8, last: u8| Payer::strangers([192, 0, site, last].into());
+        let many = (0..250).map(|last| ip(1, last));
+        let got = shares(
+            1000,
+            [many.collect(), vec![ip(2, 1)], vec![ip(3, 1), ip(3, 2)]],
+        );
+        assert!(
+            got.iter().all(|count| (330..=337).contains(count)),
+            "{got:?}"
+        );
+        let ip = |text: String| Payer::strangers(text.parse().expect("an address"));
+        let many = (0..250).map(|net| ip(format!("2001:db8:1:{net:x}::1")));
+        let got = shares(1000, [many.collect(), vec![ip("2001:db8:2::1".into())]]);
+        assert!(
+            got.iter().all(|count| (495..=505).contains(count)),
+            "{got:?}"
+        );
+    }
+
+    #[test]
+    fn new_accounts_do_not_come_before_one_that_has_used_little() {
+        // The bug: new accounts were served first. A message of 20 bytes waited for 1,000 handshakes from 1,000 addresses.
+        let known = || Payer::client(Principal::Named("ada".into()), [192, 0, 2, 1].into());
+        let named = |number: u32| {
+            let name = number.to_string();
+            Payer::client(
+                Principal::Named(name.as_str().into()),
+                [192, 0, 2, 1].into(),
+            )
+        };
+        let guest =
+            |number: u32| Payer::client(Principal::Nobody, Ipv4Addr::from_bits(number).into());
+        let cases: [(Payer, &dyn Fn(u32) -> Payer); 2] = [(known(), &named), (guest(0), &guest)];
+        for (bystander, new) in cases {
+            let mut world = World::new();
+            let bystander = world.scheduler.acquire(bystander);
+            world.scheduler.push(bystander, read(2));
+            world.serve(LONG / 50);
+            for wave in 0..20 {
+                // The bystander has had its share of the wave before, and comes after the new ones.
+                (0..1000).for_each(|number| {
+                    let id = world.scheduler.acquire(new(1 + wave * 1000 + number));
+                    world.scheduler.push(id, read(1));
+                });
+                for _ in 0..300 {
+                    world.serve(LONG);
+                }
+                world.scheduler.push(bystander, read(2));
+                let mut before = 0;
+                while world.serve(LONG / 50).map(|(id, _)| id) != Some(bystander) {
+                    // Its work takes longer than that of the bystander.
+                    world.now += LONG;
+                    world.scheduler.charge(world.now, Nanos::MAX);
+                    before += 1;
+                }
+                let most = world.scheduler.groups.len();
+                assert!(before <= most, "{before} came before in wave {wave}");
+            }
         }
     }
 
