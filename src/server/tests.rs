@@ -276,6 +276,40 @@ fn one_message_always_fits_and_a_steady_reader_has_a_higher_limit() {
 }
 
 #[test]
+fn a_broadcast_is_written_after_the_command_even_if_it_does_not_fit() {
+    // The bug: who had no room for a message was written to inside the command. One message for 5,000 such clients took 1.4 s.
+    let mut world = World::new(0).expect("an epoll instance");
+    let clients = [world.connect(), world.connect()];
+    let [reader, other] = clients;
+    world.stream(reader).wire().room = 1 << 20;
+    world.stream(other).wire().room = 0;
+    let before = clients.map(|client| world.stream(client).wire().from_server.len());
+    let message = [1; 60_000];
+    for _ in 0..5 {
+        let to = world
+            .server
+            .ctx
+            .broadcast(Message::Binary(&message), |_, _| true);
+        assert_eq!(to, 2);
+    }
+    for (client, before) in clients.into_iter().zip(before) {
+        assert_eq!(world.stream(client).wire().from_server.len(), before);
+    }
+    world.take_turn();
+    assert!(world.stream(reader).wire().from_server.len() >= before[0] + 300_000);
+    assert!(clients.iter().all(|client| world.is_present(*client)));
+    // The limit holds for what its socket has not taken.
+    for _ in 0..2 {
+        let ctx = &mut world.server.ctx;
+        ctx.broadcast(Message::Binary(&message), |_, _| true);
+        (0..6).for_each(|_| world.second(other, 0));
+    }
+    let entry = world.server.ctx.core.registry.get(other);
+    assert!(entry.is_none_or(|client| !client.wire.is_open()));
+    assert!(world.is_present(reader));
+}
+
+#[test]
 fn however_the_server_ends_every_client_is_reported_once_with_the_code_that_was_sent() {
     // The bug: when waiting for events failed, no client was reported as disconnected. On a second signal, clients that
     // were never sent CLOSE were reported with 1001.

@@ -221,10 +221,15 @@ impl Client {
         if !self.wire.is_open() {
             return false;
         }
-        if !self.wire.fits(env, broadcast.len())
-            && (!self.make_room(env, broadcast.len()) || !self.wire.is_open())
-        {
-            return false;
+        if !self.wire.fits(env, broadcast.len()) {
+            if !self.wire.may_keep(broadcast.len()) {
+                self.release_confirmed(env);
+            }
+            // Writing to many clients takes long, so it is left to the end of the turn.
+            let is_first = self.wire.has_room_at_first(env, broadcast.len());
+            if !is_first && (!self.make_room(env, broadcast.len()) || !self.wire.is_open()) {
+                return false;
+            }
         }
         if self.wire.is_reading() {
             // The replies to what is being read come first. Writing them may end the connection.

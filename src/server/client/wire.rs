@@ -408,6 +408,14 @@ impl Wire {
         rare.is_none_or(|rare| rare.output.takes_steadily(delivered, env.now, STEADY))
     }
 
+    /// Whether another `size` bytes may be queued that the socket has not been offered yet. The limit applies to what the socket does
+    /// not take.
+    pub(super) fn has_room_at_first(&self, env: &Env, size: usize) -> bool {
+        let most = STEADY_FACTOR.saturating_mul(env.config.max_outbound);
+        let is_blocked = self.output().is_some_and(|output| output.blocked);
+        !is_blocked && self.may_keep(size) && self.fits_within(env, size, most)
+    }
+
     /// Whether a message of `size` bytes may be kept until the client confirms it.
     pub(super) fn may_keep(&self, size: usize) -> bool {
         let delivery = self.rare.as_ref().and_then(|rare| rare.delivery.as_ref());

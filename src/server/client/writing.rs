@@ -18,9 +18,6 @@ use crate::server::event_loop::scheduler::Work;
 /// The maximum number of bytes written to one client in one piece of work.
 const WRITE_PER_TURN: usize = 1 << 20;
 
-/// The cost of compressing a slice.
-const SQUEEZE: usize = SLICE / COMPRESSED_IN_UNIT;
-
 impl Client {
     /// Writes the replies to one read.
     #[inline(never)]
@@ -211,7 +208,7 @@ impl Client {
                 if squeezed >= SLICE {
                     output.dirty = true;
                     env.scheduler.push(*account, Work::Write(self.id));
-                    env.budget.spend(SQUEEZE + WRITE);
+                    env.budget.spend(WRITE);
                     return false;
                 }
                 let codec = match protocol {
@@ -221,6 +218,7 @@ impl Client {
                 match output.squeeze(codec, env.protocol.compression.as_mut(), &env.batches) {
                     Ok(Some(count)) => {
                         squeezed += count;
+                        env.budget.spend(count / COMPRESSED_IN_UNIT);
                         // The compressor may not have produced output yet.
                         continue;
                     }
@@ -340,7 +338,13 @@ impl Client {
             delivery.outbox = Outbox::default();
         }
         self.close(env, reason);
-        self.offer(env);
+        if self
+            .wire
+            .output()
+            .is_some_and(|output| output.queued() > 0 && !output.blocked)
+        {
+            self.write_later(env);
+        }
     }
 
     /// Begins to measure progress.
