@@ -486,7 +486,8 @@ fn a_principal_whose_requests_wait_for_the_start_keeps_nobody_else_out() {
 
 #[test]
 fn the_pool_holds_a_part_for_each_principal_while_it_starts() {
-    let options = ["--initialize-timeout", "2s"];
+    // Longer than a busy machine needs for all that happens before the requests end.
+    let options = ["--initialize-timeout", "8s"];
     let world = World::with("cat > /dev/null", "pool-held", &options);
     let address = world.address;
     let call = |token, filling: usize| {
