@@ -149,7 +149,7 @@ impl Config {
     /// The default of [`Config::turn_bytes`]: 512 KiB.
     pub const TURN_BYTES: usize = 512 << 10;
     /// The default of [`Config::turn_accepts`].
-    pub const TURN_ACCEPTS: usize = 256;
+    pub const TURN_ACCEPTS: usize = 64;
 
     /// The minimum of [`Config::memory`]: 1 MiB.
     pub const MIN_MEMORY: usize = 1 << 20;

@@ -92,8 +92,10 @@ def read_head(connection):
     return head
 
 
-def open_client(port, path="/echo", fields=AUTHORIZATION, **options):
+def open_client(port, path="/echo", fields=AUTHORIZATION, tls=None, **options):
     connection = connect(port, **options)
+    if tls:
+        connection = tls.wrap_socket(connection, server_hostname="localhost")
     connection.sendall(upgrade(path, fields))
     head = read_head(connection)
     assert head.startswith(b"HTTP/1.1 101 "), head
@@ -195,7 +197,7 @@ def results(workers, seconds=PATIENCE):
 
 
 class Server:
-    def __init__(self, binary, routes, options, more_tokens=()):
+    def __init__(self, binary, routes, options, more_tokens=(), has_tokens=True):
         self.files = tempfile.TemporaryDirectory(prefix="outrigger-attacks-")
         config = os.path.join(self.files.name, "config.json")
         self.log_path = os.path.join(self.files.name, "log")
@@ -205,7 +207,8 @@ class Server:
         with open(tokens, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write(f"attacker all {TOKEN}\nbystander all {TOKENS['bystander']}\nmeter metrics {TOKENS['meter']}\n")
             file.writelines(f"person{number} use {token}\n" for number, token in enumerate(more_tokens))
-        command = [binary, "serve", "--config", config, "--token-file", tokens, *options]
+        access = ["--token-file", tokens] if has_tokens else ["--no-auth"]
+        command = [binary, "serve", "--config", config, *access, *options]
         environment = {name: value for name, value in os.environ.items() if name not in ("RUST_LOG", "OUTRIGGER_TOKEN")}
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(

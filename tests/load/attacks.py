@@ -27,13 +27,16 @@ import select
 import selectors
 import signal
 import socket
+import ssl
 import struct
 import sys
+import tempfile
 import time
 import zlib
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../common"))
 import mcp_http
+from tls_peers import Certificates
 from peers import (
     AUTHORIZATION, KIB, LIBC, MIB, PATIENCE, TOKEN, TOKENS, Server, Worker, bearer, children_of, client_count, connect, descriptors_for,
     end_left_processes, frame, get, open_client, open_clients, post, prepare, read_fragment, read_frame, read_head, results,
@@ -77,14 +80,15 @@ def scheduling(pid):
         return 0, 0
 
 
-def bystand(pipe, port, server, path, pings):
+def bystand(pipe, port, server, path, pings, tls=None):
     """Sends a message (or a PING) every 10 ms and waits for its answer, until SIGTERM. Returns each wait with the server's
-    share of it, in milliseconds."""
+    share of it, in milliseconds. `tls` is the context of a TLS client."""
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     stopped = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
-    connection = open_client(port, path, bearer(TOKENS["bystander"]))
+    # Another address than that of the proxies of an attack.
+    connection = open_client(port, path, bearer(TOKENS["bystander"]), tls=tls, source="127.0.0.1" if tls is None else "127.0.0.2")
     connection.setblocking(False)
     opcode, answer, buffer, number, waits = (9, 0x8A, b"", 0, []) if pings else (2, 0x82, b"", 0, [])
     pipe.send(("ready", None))
@@ -99,7 +103,10 @@ def bystand(pipe, port, server, path, pings):
             connection.send(frame(opcode, payload))
             while wanted not in buffer and not stopped:
                 if select.select([connection], [], [], 0.05)[0]:
-                    data = connection.recv(1 << 16)
+                    try:
+                        data = connection.recv(1 << 16)
+                    except ssl.SSLWantReadError:
+                        continue
                     if not data:
                         raise ConnectionError("the end of the connection")
                     buffer = (buffer + data)[-65536:]
@@ -133,16 +140,16 @@ class Run:
         self.bystanders = []
         self.failures, self.notes, self.allowed = [], [], allowed(1)
 
-    def serve(self, routes=None, *options, more_tokens=()):
+    def serve(self, routes=None, *options, more_tokens=(), has_tokens=True):
         self.control = Server(self.binary, {}, [])
-        self.server = Server(self.binary, routes or {}, options, more_tokens)
+        self.server = Server(self.binary, routes or {}, options, more_tokens, has_tokens)
         return self.server.port
 
-    def begin(self, path="/echo", pings=False):
+    def begin(self, path="/echo", pings=False, tls=None):
         """Starts the bystander's measurement."""
-        watched = [(self.server, path, pings), (self.control, "/echo", False)]
-        for server, path, pings in watched:
-            self.bystanders.append(Worker(bystand, server.port, server.pid, path, pings, nice=0))
+        watched = [(self.server, path, pings, tls), (self.control, "/echo", False, None)]
+        for server, *how in watched:
+            self.bystanders.append(Worker(bystand, server.port, server.pid, *how, nice=0))
         for bystander in self.bystanders:
             bystander.hear()
         self.log_at_begin, self.began = self.server.log_size(), time.monotonic()
@@ -1417,6 +1424,84 @@ def hostile_mcp(run):
     run.wait_for("nothing of the calls is kept", lambda: left() == 0)
 
 
+def assail(pipe, port, members, seconds):
+    """Connects all members, each with its address, and sends what each has to say on all connections at once; again and again.
+    Returns how many have spoken."""
+    done, deadline = 0, time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        connections = []
+        for source, preface, _ in members:
+            connection = connect(port, source)
+            # Leaves no port in TIME_WAIT.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.sendall(preface)
+            connection.setblocking(False)
+            connections.append(connection)
+        time.sleep(0.1)
+        for connection, (_, _, message) in zip(connections, members):
+            with contextlib.suppress(OSError):
+                connection.send(message)
+        done += len(connections)
+        time.sleep(0.5)
+        for connection in connections:
+            connection.close()
+    return done
+
+
+def multitude(run, members):
+    """The bystander measures while two processes assail."""
+    run.allowed = allowed(len(members) + 2, held=len(members) * (TURN_BYTES // 4 + MAX_HEAD))
+    workers = [Worker(assail, run.server.port, members[half::2], 5) for half in range(2)]
+    run.note(f"{sum(results(workers))} came")
+
+
+def client_hello():
+    ours, theirs = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(theirs, ours, server_hostname="localhost").do_handshake()
+    return ours.read()
+
+
+def hello_crowd(run, addresses):
+    """The bystander is behind a proxy like everyone else, and has a TLS connection."""
+    with tempfile.TemporaryDirectory(prefix="outrigger-attacks-") as folder:
+        certificates = Certificates(folder)
+        run.serve(None, *certificates.options(), "--proxy-protocol", "127.0.0.1/32", "--max-clients", "20000")
+        run.begin(tls=certificates.context())
+        hello = client_hello()
+        proxied = (b"PROXY TCP%d %s %s 4000 443\r\n" % (6 if b":" in ip else 4, ip, ip) for ip in addresses)
+        multitude(run, [("127.0.0.1", preface, hello) for preface in proxied])
+
+
+def hellos_from_10000_addresses(run):
+    """TLS handshakes from 10,000 addresses in 40 networks of 24 bits begin at once"""
+    hello_crowd(run, [b"10.1.%d.%d" % divmod(number, 250) for number in range(descriptors_for(10_000))])
+
+
+def hellos_from_one_site(run):
+    """TLS handshakes from 10,000 IPv6 networks of 64 bits in one of 48 bits begin at once"""
+    hello_crowd(run, [b"2001:db8:1:%x::1" % number for number in range(descriptors_for(10_000))])
+
+
+def guests_from_5000_addresses(run):
+    """without access control, clients from 5,000 addresses connect and send 100 kB at once"""
+    run.serve(None, "--max-clients", "20000", has_tokens=False)
+    run.begin()
+    message = upgrade("/echo", b"") + frame(2, b"x" * 1000) * 100
+    addresses = ("127.1.%d.%d" % divmod(number, 250) for number in range(descriptors_for(5000)))
+    multitude(run, [(ip, b"", message) for ip in addresses])
+
+
+def people_254(run):
+    """252 people with names, besides the bystander, connect 8 times each and send 100 kB at once"""
+    source = random.Random(1)
+    tokens = [f"{source.getrandbits(256):064x}" for _ in range(251)]
+    run.serve(more_tokens=tokens)
+    run.begin()
+    messages = [upgrade("/echo", bearer(token)) + frame(2, b"x" * 1000) * 100 for token in tokens]
+    multitude(run, [("127.0.0.1", b"", message) for message in messages * 8])
+
+
 CROWDS = [
     fragments, empty_pings, empty_messages, deflated, unread_status, long_echoes, unended_messages, hoarded_output,
 ]
@@ -1424,6 +1509,10 @@ COSTLY = [big_json_agent, big_json_deflate, big_json_mcp, big_json_app, long_pat
 
 ATTACKS = [
     *(variant for attack in CROWDS + COSTLY for variant in scaled(attack)),
+    hellos_from_10000_addresses,
+    hellos_from_one_site,
+    guests_from_5000_addresses,
+    people_254,
     watched_prompt,
     agent_not_reading,
     hostile_mcp,
