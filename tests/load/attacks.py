@@ -607,8 +607,9 @@ for line in sys.stdin:
         sys.stdout.write(json.dumps({"cmd": "subscribe", "client": event["client"], "topic": "news"}) + "\\n")
         sys.stdout.write(json.dumps({"cmd": "send", "client": event["client"], "text": "ready"}) + "\\n")
     elif event["event"] == "message":
-        command = json.dumps({"cmd": "publish", "topic": "news", "text": "x" * 1024})
-        sys.stdout.write((command + "\\n") * int(event["text"]))
+        count, size = map(int, event["text"].split())
+        command = json.dumps({"cmd": "publish", "topic": "news", "text": "x" * size})
+        sys.stdout.write((command + "\\n") * count)
     sys.stdout.flush()
 """
 PUBLISHED = 4 + 1024  # bytes of a frame
@@ -619,10 +620,10 @@ def serve_publisher(run):
     return run.serve({"/app": {"app": {"command": [PYTHON, "-c", PUBLISHER]}}}, "--max-clients", "20000")
 
 
-def publish(port, messages):
+def publish(port, messages, size=1024):
     """Lets the program publish. The client that asks for it is a member, too."""
     client = open_client(port, "/app")
-    client.sendall(frame(1, b"%d" % messages))
+    client.sendall(frame(1, b"%d %d" % (messages, size)))
     return client
 
 
@@ -672,6 +673,23 @@ def publish_unread(run):
             metrics = caller.makefile("rb").read()
         queued = next(line for line in metrics.splitlines() if line.startswith(b"outrigger_queued_bytes "))
         run.note(f"{float(queued.split()[1]) / MIB:.0f} MiB of output are unread by {client_count(port)} clients")
+    members.kill()
+
+
+def publish_large_unread(run):
+    """a program publishes 32 messages of 1 MiB to 500 members that read nothing"""
+    messages, count = 32, 500
+    port = serve_publisher(run)
+    run.allowed = allowed(count + 3, held=messages * MIB + count * messages * 32, long_messages=True, programs=4 * MIB)
+    members = Worker(listen_not, port, "/app", count)
+    members.hear()
+    run.begin()
+    with publish(port, messages, MIB) as client:
+        read_frame(client)
+        for _ in range(messages):
+            assert len(read_frame(client)[1]) == MIB
+        run.observe(1)
+        run.note(f"{client_count(port)} clients are left")
     members.kill()
 
 
@@ -1529,6 +1547,7 @@ ATTACKS = [
     broadcast_commands_2000,
     publish_to_10000,
     publish_unread,
+    publish_large_unread,
     deflate_bombs,
     slow_exec_readers,
     greedy_exec_readers,
