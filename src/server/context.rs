@@ -4,6 +4,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::access::{LinkTarget, Principal, Scope};
 use super::address::{ListenAddress, Remote};
 use super::client::{Client, Delivery, Keep};
@@ -458,6 +460,12 @@ impl Context {
     pub fn queue_own_start(&mut self) {
         let service_id = self.core.service_id;
         self.core.env.queue_own_start(service_id);
+    }
+
+    /// Ends what a program has left behind, a moment after its exit: the processes with this id in their environment. `program` is its
+    /// name and its process id, for the log.
+    pub(crate) fn end_leftovers(&mut self, id: Uuid, program: (&str, u32)) {
+        self.core.end_leftovers(id, program);
     }
 
     /// Counts work that the service does for the client or the program whose input it handles, in units of about a

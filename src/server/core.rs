@@ -6,12 +6,15 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::access::is_one_of;
 use super::address::{ListenAddress, Remote};
 use super::client::{Broadcast, Client, Join};
 use super::config::Config;
 use super::env::{Env, WRITE_BUFFER};
 use super::event_loop::budget::CLIENT_SHARE;
+use super::event_loop::leftovers::Leftovers;
 use super::event_loop::scheduler::Work;
 use super::event_loop::shutdown::Shutdown;
 use super::event_loop::sources::{Interest, Readiness, Sources};
@@ -55,6 +58,8 @@ pub(super) struct Core {
     pub(super) resume_behind: usize,
     /// When to do the next of the chores below.
     pub(super) chores_at: Option<Time>,
+    /// What programs have left behind.
+    pub(super) leftovers: Leftovers,
     /// When to return free memory to the system.
     pub(super) trim_at: Option<Time>,
     /// When to check whether the certificate for TLS expires.
@@ -96,6 +101,7 @@ impl Core {
             routes: Vec::new(),
             handshaking: None,
             resume_behind: 0,
+            leftovers: Leftovers::default(),
             trim_at: None,
             history: History::default(),
             sample_at: Time::default() + PERIOD,
@@ -346,6 +352,17 @@ impl Core {
             self.check_certificate();
         }
         self.expire_links();
+        self.leftovers.end_due(now);
+        self.plan_chores();
+    }
+
+    /// A program of the current service has exited, whose processes have this id in their environment. What it has left behind is
+    /// ended.
+    pub(super) fn end_leftovers(&mut self, id: Uuid, program: (&str, u32)) {
+        let mut routes = self.routes.iter();
+        let route = routes.find(|(id, _)| *id == self.service_id);
+        let route = route.map(|(_, route)| &**route);
+        self.leftovers.add(self.env.now, id, program, route);
         self.plan_chores();
     }
 
@@ -354,7 +371,8 @@ impl Core {
         let asleep = self.env.asleep;
         let awake = |at: Time| Time::default() + at.since(Time::default() + asleep);
         let expiry = self.env.links.next_expiry().map(awake);
-        self.chores_at = earlier(earlier(self.trim_at, self.certificate_check), expiry);
+        let own = earlier(self.trim_at, self.certificate_check);
+        self.chores_at = earlier(earlier(own, expiry), self.leftovers.due());
     }
 
     /// Whether work is left over for the next turn, so that the loop must not sleep.

@@ -42,7 +42,8 @@ pub(crate) use descriptors::{
 };
 #[cfg(feature = "server")]
 pub(crate) use orphans::{
-    Reaper, SystemProcessTable, become_subreaper, kill_orphans, reap_orphans, signal_orphans, usage,
+    PROGRAM_ID, Reaper, SystemProcessTable, become_subreaper, find_left_behind, kill_orphans,
+    reap_orphans, signal_orphans, signal_trees, usage,
 };
 #[cfg(feature = "cli")]
 pub(crate) use process::granted_memory;

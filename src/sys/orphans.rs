@@ -175,26 +175,42 @@ fn with_marks<T>(act: impl FnOnce(&mut HashMap<Pid, Option<Uuid>>) -> T) -> T {
     act(marks.get_or_insert_default())
 }
 
-/// The id in a variable of a process's environment. The outer `None` means that the environment cannot be read now, as
+/// The [`PROGRAM_ID`] in a process's environment. The outer `None` means that the environment cannot be read now, as
 /// while the process executes another program.
-fn mark_of(pid: Pid, variable: &str) -> Option<Option<Uuid>> {
+fn mark_of(pid: Pid) -> Option<Option<Uuid>> {
     let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_pid())).ok()?;
     if environment.is_empty() {
         return None;
     }
     let mut pairs = environment.split(|byte| *byte == 0);
     Some(pairs.find_map(|pair| {
-        let value = pair.strip_prefix(variable.as_bytes())?.strip_prefix(b"=")?;
+        let value = pair
+            .strip_prefix(PROGRAM_ID.as_bytes())?
+            .strip_prefix(b"=")?;
         Uuid::try_parse_ascii(value).ok()
     }))
 }
 
-/// The process table of the system. An orphan is assigned to a program by a variable in its environment.
-#[derive(Debug)]
-pub(crate) struct SystemProcessTable {
-    /// The environment variable that holds the id of the program.
-    pub(crate) variable: &'static str,
+/// The variable of a program's environment that holds its id. The processes that it starts inherit it.
+pub(crate) const PROGRAM_ID: &str = "OUTRIGGER_PROCESS_ID";
+
+/// The orphans of programs for whose ids `wanted` is true, and whether the environment of every orphan could be read.
+pub(crate) fn find_left_behind(wanted: impl Fn(Uuid) -> bool) -> (HashMap<Uuid, Vec<Pid>>, bool) {
+    let mut table = SystemProcessTable;
+    let (mut found, mut has_all) = (HashMap::<Uuid, Vec<Pid>>::new(), true);
+    for orphan in table.orphans() {
+        match table.owner(orphan) {
+            Some(id) if wanted(id) => found.entry(id).or_default().push(orphan),
+            Some(_) => {}
+            None => has_all &= with_marks(|marks| marks.contains_key(&orphan)),
+        }
+    }
+    (found, has_all)
 }
+
+/// The process table of the system. An orphan is assigned to a program by [`PROGRAM_ID`] in its environment.
+#[derive(Debug)]
+pub(crate) struct SystemProcessTable;
 
 impl ProcessTable for SystemProcessTable {
     fn orphans(&mut self) -> Vec<Pid> {
@@ -208,7 +224,7 @@ impl ProcessTable for SystemProcessTable {
         with_marks(|marks| match marks.get(&orphan) {
             Some(mark) => *mark,
             None => {
-                let mark = mark_of(orphan, self.variable)?;
+                let mark = mark_of(orphan)?;
                 marks.insert(orphan, mark);
                 mark
             }
@@ -291,11 +307,18 @@ fn wait_for_exit(pid: Pid, most: Duration) {
 
 /// Sends a signal to every orphan and its descendants.
 pub(crate) fn signal_orphans(signal: Signal) {
-    for pid in with_descendants(orphans()) {
+    signal_trees(&orphans(), signal);
+}
+
+/// Sends a signal to processes and their descendants, and returns how many there are.
+pub(crate) fn signal_trees(roots: &[Pid], signal: Signal) -> usize {
+    let tree = with_descendants(roots.to_vec());
+    for pid in &tree {
         // A process that has exited meanwhile is not an error. A stopped process has to continue to handle the signal.
-        let _ = kill_process(pid, signal);
-        let _ = kill_process(pid, Signal::CONT);
+        let _ = kill_process(*pid, signal);
+        let _ = kill_process(*pid, Signal::CONT);
     }
+    tree.len()
 }
 
 /// Kills all orphans and their descendants, and waits up to five seconds until they have exited. A program whose server

@@ -6,9 +6,9 @@ use std::fs;
 use std::net::SocketAddr;
 
 use crate::common::program::Program;
-use crate::common::traces::{TraceFile, eventually, expect_gone};
+use crate::common::traces::{TraceFile, eventually, expect_gone, is_zombie};
 use crate::common::{BINARY, CLOSE, Frame, TEXT, Wire, call};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 /// Starts `pipe` with a shell script as its program.
 fn pipe(options: &[&str], script: &str) -> Program {
@@ -397,6 +397,33 @@ fn a_daemon_that_holds_the_output_open_does_not_delay_the_end() {
     server.signal(Signal::TERM);
     assert_eq!(server.wait().code(), Some(0));
     pids.pids(1).into_iter().for_each(expect_gone);
+}
+
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "orphans are ended on Linux only")]
+fn what_a_program_leaves_behind_is_ended_after_its_exit() {
+    // The bug: the browsers of MCP servers, in sessions of their own, ran until the server was stopped.
+    let pids = TraceFile::new("pipe-leftovers");
+    let script = format!(
+        "setsid sleep 1000 & echo $! >>{0}; \
+         setsid sh -c 'trap \"\" TERM; echo $$ >>{0}; while :; do sleep 1000; done' & cat",
+        pids.path()
+    );
+    let server = pipe(&[], &script);
+    let address = server.address();
+    let mut other = Wire::connect(address, "/");
+    other.send_frame(TEXT, b"first");
+    assert_eq!(text(&mut other), "first");
+    let kept = pids.pids(2);
+    let wire = Wire::connect(address, "/");
+    let left = pids.pids(4).split_off(2);
+    drop(wire);
+    left.into_iter().for_each(expect_gone);
+    // The processes of another client's program are not.
+    assert!(
+        kept.into_iter()
+            .all(|pid| test_kill_process(pid).is_ok() && !is_zombie(pid))
+    );
 }
 
 #[test]

@@ -9,6 +9,7 @@ pub(super) mod budget;
 pub(super) mod clock;
 pub(super) mod deadlines;
 pub(super) mod draining;
+pub(super) mod leftovers;
 pub(super) mod reading;
 pub(super) mod scheduler;
 pub(super) mod shutdown;

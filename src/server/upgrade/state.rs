@@ -259,6 +259,7 @@ impl<S: Service> Server<S> {
             topics,
             history,
             sample_at,
+            leftovers,
             // The next loop has its own, or finds it out.
             timers: _,
             sources: _,
@@ -300,6 +301,7 @@ impl<S: Service> Server<S> {
             "links": env.links.save(to),
             "history": history.save(to),
             "sample_at": sample_at.save(to),
+            "leftovers": leftovers.save(to),
             "service": self.service.portable().map_or(Value::Null, |service| service.save(to)),
         });
         (state, clients)
@@ -339,6 +341,7 @@ impl<S: Service> Server<S> {
         core.env.links = fields.take("links", from)?;
         core.history = fields.take("history", from)?;
         core.sample_at = fields.take("sample_at", from)?;
+        core.leftovers = fields.take("leftovers", from)?;
         let service = fields.take("service", from)?;
         if from.is_rehearsal() {
             return Ok(Continued { service, orphans });
@@ -354,6 +357,7 @@ impl<S: Service> Server<S> {
             core.take_in(id);
         }
         core.replace_access(access);
+        core.plan_chores();
         Ok(Continued { service, orphans })
     }
 

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use uuid::Uuid;
 
 use super::exit::{LastLines, ProgramExit};
 use super::supervisor::{Escalation, StopPlan, Supervisor, code_and_signal, start_hint};
@@ -14,7 +15,7 @@ use crate::service::deadlines::Alarm;
 use crate::service::framing::{Decoder, Framing};
 use crate::service::lines::Line;
 use crate::service::pipe::{LineReader, PipeState, Writer};
-use crate::sys::{NonblockingFd, StartOptions};
+use crate::sys::{NonblockingFd, PROGRAM_ID, StartOptions, random_uuid};
 use crate::text::printable;
 use crate::{Context, SourceId, TimerId};
 
@@ -25,6 +26,8 @@ const LOG_LINE: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Child {
     name: String,
+    /// The id in the environment of its processes.
+    id: Uuid,
     supervisor: Supervisor,
     stdin: Option<Writer>,
     stdout: Option<LineReader>,
@@ -39,6 +42,7 @@ impl Record for Child {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         let Self {
             name,
+            id,
             supervisor,
             stdin,
             stdout,
@@ -48,6 +52,7 @@ impl Record for Child {
         } = self;
         object!({
             "name": name,
+            "id": id.save(to),
             "supervisor": supervisor.save(to),
             "stdin": stdin.save(to),
             "stdout": stdout.save(to),
@@ -62,6 +67,7 @@ impl Record for Child {
         let supervisor = Supervisor::restore(supervisor, from, StopPlan::CLOSE_INPUT);
         Ok(Self {
             name: fields.take("name", from)?,
+            id: fields.take("id", from)?,
             supervisor: supervisor.map_err(|error| error.inside("supervisor"))?,
             stdin: fields.take("stdin", from)?,
             stdout: fields.take("stdout", from)?,
@@ -107,8 +113,10 @@ impl Child {
         };
         let mut command = Command::new(name);
         prepare(&mut command);
+        let id = random_uuid();
         command
             .args(args)
+            .env(PROGRAM_ID, id.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -127,6 +135,7 @@ impl Child {
             })?;
         let mut child = Self {
             name: name.clone(),
+            id,
             supervisor,
             stdin: None,
             stdout: None,
@@ -361,6 +370,7 @@ impl Child {
             signal = signal,
         );
         let pid = self.pid();
+        ctx.end_leftovers(self.id, (&self.name, pid));
         ChildEvent::Exited(ProgramExit::new(status, pid, &mut self.last_lines))
     }
 

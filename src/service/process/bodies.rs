@@ -11,10 +11,9 @@ use rustix::process::Signal;
 use super::accounts::find_account_within;
 use super::compat::Compat;
 use super::fields::{BodyFields, FieldType, Schema, bad_request};
-use super::program::MARK;
 use super::screen::{InvalidKey, KeyModes, key_bytes, paste_bytes};
 use crate::Rejection;
-use crate::sys::{Account, TerminalSize};
+use crate::sys::{Account, PROGRAM_ID, TerminalSize};
 
 /// The default limit of `exec` for each output stream of a program is this part of the limit for all calls together, so
 /// that one call does not use it up.
@@ -206,8 +205,10 @@ fn read_run(fields: &BodyFields<'_>, compat: Compat) -> Result<RunRequest, Rejec
                 "\"env\": {name:?} is not the name of a variable"
             )));
         }
-        if name == MARK {
-            return Err(bad_request(format!("\"env\": {MARK} is set by the server")));
+        if name == PROGRAM_ID {
+            return Err(bad_request(format!(
+                "\"env\": {PROGRAM_ID} is set by the server"
+            )));
         }
     }
     let cwd = fields.text("cwd").filter(|cwd| !cwd.is_empty());

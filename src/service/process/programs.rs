@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::attach::{NewReader, Replay, Role};
 use super::dialect::{ClientMessage, Dialect, log_failed_resize};
-use super::program::{Launch, MARK, Program};
+use super::program::{Launch, Program};
 use super::recording::Recorder;
 use super::sink::{ContextOutput, Sink};
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
@@ -367,7 +367,7 @@ impl Programs {
 
     /// Inspects the next processes of the trees.
     fn walk(&mut self, ctx: &mut Context) {
-        let mut table = SystemProcessTable { variable: MARK };
+        let mut table = SystemProcessTable;
         if self.agenda.trees.walk(&mut table, VISITS_PER_TURN) {
             self.agenda.next_walk = ctx.now() + WALK_PAUSE;
             for (id, entry) in &mut self.entries {

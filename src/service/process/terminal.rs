@@ -10,7 +10,7 @@ use super::accounts::find_account;
 use super::attach::{Attachments, Replay, Role, Sharing};
 use super::dialect::Dialect;
 use super::fields::bad_request;
-use super::program::{Launch, MARK, PassEnv};
+use super::program::{Launch, PassEnv};
 use super::programs::Programs;
 use super::queries::{AttachQuery, size_of};
 use super::recording::{RecordConfig, Recorder};
@@ -21,7 +21,7 @@ use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
 use crate::service::Endpoint;
 use crate::service::child::{process_metrics, start_hint};
 use crate::service::id_map::IdMap;
-use crate::sys::{Account, TerminalSize, random_uuid};
+use crate::sys::{Account, PROGRAM_ID, TerminalSize, random_uuid};
 use crate::upgrade::Portable;
 use crate::{
     Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
@@ -131,8 +131,8 @@ impl Terminal {
             }
             None => None,
         };
-        if config.env.iter().any(|(name, _)| name == MARK) {
-            let why = format!("{MARK} is set by the server");
+        if config.env.iter().any(|(name, _)| name == PROGRAM_ID) {
+            let why = format!("{PROGRAM_ID} is set by the server");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         Ok(Self {

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use self::streams::{
     InputPipe, OutputPipe, PreparedLaunch, SavedStreams, save_streams, watch_terminal,
 };
-pub(crate) use self::streams::{Launch, MARK, PassEnv};
+pub(crate) use self::streams::{Launch, PassEnv};
 use super::attach::Role;
 use super::exit::ProgramExit;
 use super::recording::{Recorder, Recording};

@@ -17,11 +17,8 @@ use crate::record::{Record, Saver, object, record};
 use crate::service::pipe::{ByteQueue, PipeState};
 use crate::service::process::recording::{Recorded, Recorder, Recording};
 use crate::service::process::scrollback::OutputStream;
-use crate::sys::{Account, StartOptions, TerminalSize, open_pty, read_output};
+use crate::sys::{Account, PROGRAM_ID, StartOptions, TerminalSize, open_pty, read_output};
 use crate::{Context, Interest, Readiness, SourceId, Time};
-
-/// The environment variable that marks the processes of a program, so that those that it leaves behind can be found.
-pub(crate) const MARK: &str = "OUTRIGGER_PROCESS_ID";
 
 /// The default of the variable `TERM` for a program with a terminal.
 const TERM: &str = "xterm-256color";
@@ -88,7 +85,7 @@ impl Launch {
             command.env("TERM", TERM);
         }
         let env = self.env.iter().map(|(name, value)| (name, value));
-        command.envs(env).env(MARK, self.id.to_string());
+        command.envs(env).env(PROGRAM_ID, self.id.to_string());
         let terminal = match self.terminal {
             Some(size) => {
                 // Its kind must not be taken for that of a program that cannot be executed.
