@@ -518,12 +518,16 @@ impl Multiplexer {
         is_result: bool,
         out: &mut Vec<Output>,
     ) {
+        let is_level = matches!(effect, Effect::Level(_));
         match (effect, self.members.get_mut(&number)) {
             (Effect::Level(level), Some(member)) if is_result => member.level = Some(level),
             (effect, _) if !is_result => self.take_back(number, effect),
             _ => {}
         }
-        self.correct_level(out);
+        // Most answers change no level, and finding the wanted one looks at every session.
+        if is_level {
+            self.correct_level(out);
+        }
     }
 
     /// Takes a request out of the tables.
