@@ -234,9 +234,13 @@ impl Waiting {
             place.time -= QUANTUM;
         }
         if self.heap.is_empty() {
-            // Nobody has waited, so no debt is kept.
-            self.now = self.latest;
+            self.forgive();
         }
+    }
+
+    /// Nobody has waited, so no debt is kept.
+    fn forgive(&mut self) {
+        self.now = self.latest;
     }
 
     /// A member has worked for this long. Its virtual time passes `factor` times as fast.
@@ -287,6 +291,8 @@ pub(crate) struct Scheduler {
     by_key: HashMap<GroupKey, u32>,
     classes: [Groups; CLASSES],
     waiting: [Waiting; PHASES],
+    /// The only account that has work. It enters the levels when another one has work, too.
+    lone: [Option<AccountId>; PHASES],
     /// The account whose work was taken last. If that was all it had, and nobody holds it, it is removed when the work is done.
     taken: AccountId,
     /// The account that is charged now, and for work of which phase.
@@ -307,6 +313,7 @@ impl Scheduler {
             by_key: HashMap::new(),
             classes: Default::default(),
             waiting: Default::default(),
+            lone: [None; PHASES],
             taken: AccountId::SERVER,
             current: AccountId::SERVER,
             phase: Phase::Input,
@@ -422,11 +429,27 @@ impl Scheduler {
         let phase = work.phase() as usize;
         let account = &mut self.accounts[id.index()];
         account.queues[phase].push_back(work);
-        if account.places[phase].waits {
+        let place = &mut account.places[phase];
+        if std::mem::replace(&mut place.waits, true) {
             return;
         }
+        let is_first = self.lone[phase].is_none() && self.waiting[phase].heap.is_empty();
+        if is_first && !place.is_new {
+            self.lone[phase] = Some(id);
+            return;
+        }
+        if let Some(lone) = self.lone[phase].take() {
+            self.enter(lone, phase);
+        }
+        self.enter(id, phase);
+    }
+
+    /// An account that has work waits for its turn.
+    fn enter(&mut self, id: AccountId, phase: usize) {
+        let account = &mut self.accounts[id.index()];
         let group = &mut self.groups[account.group as usize];
         let class = &mut self.classes[group.key.0 as usize];
+        account.places[phase].waits = false;
         group.waiting[phase].join(id.0, &mut account.places[phase]);
         class.waiting[phase].join(account.group, &mut group.places[phase]);
         self.waiting[phase].join(group.key.0 as u32, &mut class.places[phase]);
@@ -440,7 +463,7 @@ impl Scheduler {
     /// Whether there is no work for a phase.
     #[inline]
     pub(crate) fn is_idle(&self, phase: Phase) -> bool {
-        self.waiting[phase as usize].heap.is_empty()
+        self.lone[phase as usize].is_none() && self.waiting[phase as usize].heap.is_empty()
     }
 
     /// Takes the next work of a phase, with its account.
@@ -448,6 +471,9 @@ impl Scheduler {
         let phase = phase as usize;
         let before = std::mem::replace(&mut self.taken, AccountId::SERVER);
         self.remove_unused(before);
+        if let Some(id) = self.lone[phase] {
+            return self.next_of_lone(id, phase);
+        }
         let class =
             self.waiting[phase].first(|class| self.classes[class as usize].places[phase].time)?;
         let class = &mut self.classes[class as usize];
@@ -468,6 +494,23 @@ impl Scheduler {
         }
         self.taken = AccountId(id);
         Some((self.taken, work))
+    }
+
+    /// Takes the next work of the only account that has work.
+    fn next_of_lone(&mut self, id: AccountId, phase: usize) -> Option<(AccountId, Work)> {
+        let account = &mut self.accounts[id.index()];
+        let work = account.queues[phase].pop_front()?;
+        if account.queues[phase].is_empty() {
+            account.places[phase].waits = false;
+            self.lone[phase] = None;
+            let group = &mut self.groups[account.group as usize];
+            let class = &mut self.classes[group.key.0 as usize];
+            group.waiting[phase].forgive();
+            class.waiting[phase].forgive();
+            self.waiting[phase].forgive();
+        }
+        self.taken = id;
+        Some((id, work))
     }
 
     // Charges.
