@@ -122,6 +122,26 @@ fn only_the_layers_at_the_top_know_flags() {
     }
 }
 
+/// Invariant 2 of ARCHITECTURE.md.
+#[test]
+fn a_service_hears_of_the_end_of_a_client_in_one_place() {
+    let mut places = Vec::new();
+    for (_, path, product) in sources() {
+        for name in ["report_end(", ".disconnected(ctx"] {
+            let count = product.matches(name).count();
+            let is_service = path.starts_with("service/");
+            places.extend((count > 0 && !is_service).then(|| (path.clone(), name, count)));
+        }
+    }
+    // The function, and its only call.
+    let place = "server/event_loop/mod".to_owned();
+    let want = [
+        (place.clone(), "report_end(", 2),
+        (place, ".disconnected(ctx", 1),
+    ];
+    assert_eq!(places, want);
+}
+
 /// A path, such as `server::client::Client`.
 type Names = Vec<String>;
 

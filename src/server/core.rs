@@ -72,6 +72,8 @@ pub(super) struct Core {
     pub(super) upgrades: Option<bool>,
     /// The callers that have asked for an upgrade in this turn.
     pub(super) upgrade_callers: Vec<ClientId>,
+    /// The services that end with the upgrade that is about to happen. They serve no new requests.
+    pub(super) departing: Vec<ServiceId>,
     /// Opens connections in memory instead of sockets.
     #[cfg(any(test, fuzzing))]
     pub(super) dialer: Option<super::simulation::memory_stream::Dialer>,
@@ -109,6 +111,7 @@ impl Core {
             certificate_check,
             upgrades: None,
             upgrade_callers: Vec::new(),
+            departing: Vec::new(),
             #[cfg(any(test, fuzzing))]
             dialer: None,
         }

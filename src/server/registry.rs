@@ -90,11 +90,6 @@ impl Registry {
         self.client_count += 1;
     }
 
-    /// Records that a connection is no client any more, before it is removed.
-    pub(super) fn uncount_client(&mut self) {
-        self.client_count -= 1;
-    }
-
     /// Adds the connection that `make` creates for the new id. If `make` fails, nothing is added.
     pub(super) fn insert<E>(
         &mut self,

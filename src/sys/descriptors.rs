@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
 #[cfg(target_os = "linux")]
 use rustix::fs::{Mode, major, minor};
-use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::io::{Errno, FdFlags, fcntl_setfd, ioctl_fionread};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::termios::isatty;
@@ -122,6 +122,14 @@ pub(crate) fn unsent_bytes(socket: impl AsFd) -> Option<usize> {
     let unsent: i32 =
         unsafe { ioctl(socket, Getter::<{ TIOCOUTQ as Opcode }, i32>::new()) }.ok()?;
     usize::try_from(unsent).ok()
+}
+
+/// Whether a pipe contains bytes that were not read. Either of its ends may be given.
+pub(crate) fn is_unread(pipe: RawFd) -> bool {
+    // SAFETY: the descriptor is borrowed for one call, which fails if it is not open.
+    #[allow(unsafe_code)]
+    let borrowed = unsafe { BorrowedFd::borrow_raw(pipe) };
+    ioctl_fionread(borrowed).is_ok_and(|count| count > 0)
 }
 
 /// This system does not report it.

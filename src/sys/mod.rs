@@ -38,7 +38,7 @@ pub(crate) use child_process::{
 pub(crate) use clock::{elapsed_nanos, monotonic_nanos};
 #[cfg(feature = "server")]
 pub(crate) use descriptors::{
-    NonblockingFd, descriptor_use, is_exhausted, raise_descriptor_limit, unsent_bytes,
+    NonblockingFd, descriptor_use, is_exhausted, is_unread, raise_descriptor_limit, unsent_bytes,
 };
 #[cfg(feature = "server")]
 pub(crate) use orphans::{

@@ -518,3 +518,182 @@ fn a_route_that_becomes_another_service_ends_and_starts_anew() {
     early.send(&half[20..]);
     assert!(early.read_head().starts_with("HTTP/1.1 200 "));
 }
+
+/// The bug: the clients of removed routes ended on a way of their own. An `app` got TERM, and no event of their ends.
+#[test]
+fn each_service_that_an_upgrade_removes_hears_of_each_end_once() {
+    let trace = TraceFile::new("removed-app");
+    let shell = |script: &str| json!(["sh", "-c", script]);
+    // It takes a while to read its events.
+    let app = format!(
+        "while read -r e; do sleep 0.03; echo \"$e\" >>{}; done",
+        trace.path()
+    );
+    let mcp = r#"while read -r m; do case $m in *'"initialize"'*) echo '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}}';; esac; done"#;
+    let routes = json!({
+        "/agent": {"agent": {"command": shell("exec cat >/dev/null")}},
+        "/app": {"app": {"command": shell(&app)}},
+        "/echo": {"echo": {}},
+        "/kept": {"echo": {}},
+        "/mcp": {"mcp": {"command": shell(mcp)}},
+        "/pipe": {"pipe": {"command": shell("exec cat")}},
+        "/process/...": {"processes": {}},
+        "/shared": {"pipe": {"command": shell("exec cat"), "shared": true}},
+        "/terminal": {"terminal": {"command": shell("exec cat")}},
+    });
+    let file = Settings::new("removed", &json!({"routes": routes}));
+    let name = file.0.to_str().expect("UTF-8");
+    let mut server = Program::start(&["serve", "--allow-upgrade", "--config", name]);
+    let (address, mut log) = (server.address(), server.follow_log());
+    let spawned = call(
+        address,
+        "POST",
+        "/process/spawn",
+        Some(json!({"command": "cat"})),
+    );
+    let process = format!(
+        "/process/{}/attach",
+        spawned.1["process_id"].as_str().expect("an id")
+    );
+    let paths = [
+        "/agent",
+        "/app",
+        "/echo",
+        "/pipe",
+        &process,
+        "/shared",
+        "/terminal",
+    ];
+    let mut kept = Wire::connect(address, "/kept");
+    let mut clients: Vec<(&str, Wire)> = [paths, paths]
+        .concat()
+        .into_iter()
+        .map(|path| {
+            let query = if path == process { "?mode=viewer" } else { "" };
+            (path, Wire::connect(address, &format!("{path}{query}")))
+        })
+        .collect();
+    let mut calling = Wire::open(address);
+    let post = |fields: &str, body: Value| {
+        let body = body.to_string();
+        format!(
+            "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: application/json, text/event-stream\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n{fields}\r\n{body}",
+            body.len()
+        )
+    };
+    let params = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}});
+    let initialize = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
+    calling.send(post("", initialize).as_bytes());
+    let (head, _) = calling.read_response();
+    let session = head
+        .lines()
+        .find(|line| line.to_lowercase().starts_with("mcp-session-id"));
+    let session = format!("{}\r\n", session.expect("a session"));
+    let slow = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "x"}});
+    calling.send(post(&session, slow).as_bytes());
+    eventually("the call is pending", || {
+        status(address)["routes"]["/mcp"]["pending_requests"] == 1
+    });
+
+    file.change(&json!({"routes": {"/kept": {"echo": {}}}}));
+    let answer = upgrade(address);
+    let counts = ["passed", "closed", "refused"].map(|name| answer[name].as_u64());
+    assert_eq!(counts, [Some(1), Some(14), Some(1)], "{answer}");
+    for (path, client) in &mut clients {
+        assert_eq!(client.read_close(), restart(), "{path}");
+        client.send_close(1012);
+        client.expect_end();
+    }
+    assert!(calling.read_head().starts_with("HTTP/1.1 503 "));
+    let log = log.expect("upgraded from version").to_owned();
+    let (before, after) = log
+        .split_once("replacing version")
+        .expect("the program was replaced");
+    for path in paths {
+        let is_end = |line: &&str| {
+            line.contains(" disconnected: ") && line.contains(&format!("path={path:?} "))
+        };
+        assert_eq!(before.lines().filter(is_end).count(), 2, "{path}: {log}");
+    }
+    assert!(!after.contains(" disconnected: "), "{log}");
+    assert!(
+        before.contains("ending clients for the upgrade: 14 (2 of \"/agent\", "),
+        "{log}"
+    );
+    let events = trace.text();
+    let kinds = events.lines().map(|event| {
+        let event: Value = serde_json::from_str(event).expect("an event");
+        (
+            event["event"].as_str().expect("a kind").to_owned(),
+            event["code"].as_u64(),
+        )
+    });
+    let kinds: Vec<_> = kinds.collect();
+    let end = ("disconnect".to_owned(), Some(1012));
+    let ends = kinds.iter().filter(|kind| **kind == end);
+    assert_eq!((kinds.len(), ends.count()), (5, 2), "{events}");
+    kept.send_frame(TEXT, b"still here");
+    assert_eq!(text(&mut kept), "still here");
+}
+
+/// What a slow reader has not got yet, and CLOSE behind it, arrives although its client has ended.
+#[test]
+fn a_client_of_a_removed_service_gets_its_queued_output() {
+    let echo = json!({"echo": {}});
+    let file = Settings::new("queued", &json!({"routes": {"/a": echo, "/b": echo}}));
+    let name = file.0.to_str().expect("UTF-8");
+    let server = Program::start(&["serve", "--allow-upgrade", "--config", name]);
+    let address = server.address();
+    let long = vec![b'x'; 4_000_000];
+    let mut slow = Wire::connect(address, "/a");
+    slow.send_frame(BINARY, &long);
+    slow.read_exact(10);
+    file.change(&json!({"routes": {"/b": echo}}));
+    assert_eq!(upgrade(address)["closed"], 1);
+    assert_eq!(upgrade(address)["closed"], 0);
+    assert!(slow.read_exact(long.len()) == long);
+    assert_eq!(slow.read_close(), restart());
+    slow.send_close(1012);
+    slow.expect_end();
+}
+
+/// The program is gone when it is needed, after clients have ended for it.
+#[test]
+fn a_failed_upgrade_says_who_has_ended_for_it_and_their_service_goes_on() {
+    let script = TraceFile::new("removed-program");
+    std::fs::write(
+        script.path(),
+        format!("#!/bin/sh\nexec {BINARY_FILE} \"$@\"\n"),
+    )
+    .expect("written");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(script.path(), mode).expect("executable");
+    let app = format!(
+        "while read -r e; do case $e in *'\"disconnect\"'*) rm -f {};; esac; done",
+        script.path()
+    );
+    let routes = json!({"/app": {"app": {"command": ["sh", "-c", app]}}, "/kept": {"echo": {}}});
+    let file = Settings::new("failing", &json!({"routes": routes}));
+    let name = file.0.to_str().expect("UTF-8");
+    let program = script.path();
+    let options = ["--allow-upgrade", "--config", name, "--program", &program];
+    let server = Program::start(&[&["serve"], &options[..]].concat());
+    let address = server.address();
+    let mut kept = Wire::connect(address, "/kept");
+    let mut ended = Wire::connect(address, "/app");
+    file.change(&json!({"routes": {"/kept": {"echo": {}}}}));
+    let (status, answer) = call(address, "POST", "/upgrade", Some(json!({})));
+    let why = answer["message"].as_str().expect("a message");
+    assert_eq!(status, 409, "{answer}");
+    assert!(
+        why.ends_with("; it has ended clients: 1 (1 of \"/app\")"),
+        "{why}"
+    );
+    assert_eq!(ended.read_close(), restart());
+    kept.send_frame(TEXT, b"still here");
+    assert_eq!(text(&mut kept), "still here");
+    Wire::connect(address, "/app");
+}
+
+const BINARY_FILE: &str = env!("CARGO_BIN_EXE_outrigger");

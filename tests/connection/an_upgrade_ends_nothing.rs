@@ -167,6 +167,35 @@ fn a_compressed_message_refers_to_those_before_the_upgrade() {
     );
 }
 
+#[cfg(feature = "deflate")]
+#[test]
+fn a_client_whose_compression_does_not_continue_ends_before_the_upgrade() {
+    let settings = Settings::new("deflate", r#"{"deflate": true}"#);
+    let options = ["echo", "--allow-upgrade", "--config", settings.path()];
+    let mut program = Program::start(&options);
+    let (address, mut log) = (program.address(), program.follow_log());
+    let mut wire = Wire::open(address);
+    let head = String::from_utf8(request("/")).expect("ASCII");
+    let offer = "Sec-WebSocket-Extensions: permessage-deflate\r\nHost";
+    wire.send(head.replacen("Host", offer, 1).as_bytes());
+    assert!(wire.read_head().contains("permessage-deflate"));
+    let mut plain = Wire::connect(address, "/");
+    settings.change("{}");
+    let answer = upgrade(address);
+    assert_eq!(
+        (&answer["passed"], &answer["closed"]),
+        (&1.into(), &1.into())
+    );
+    assert_eq!(wire.read_close().0, 1012);
+    wire.send_close(1012);
+    wire.expect_end();
+    let log = log.expect("upgraded from version");
+    let before = log.split("replacing version").next().expect("a part");
+    assert_eq!(before.matches(" disconnected: ").count(), 1, "{log}");
+    plain.send_frame(TEXT, b"still here");
+    assert_eq!(plain.read_frame().payload, b"still here");
+}
+
 #[test]
 fn a_client_that_is_cut_comes_back_to_the_next_program() {
     let program = Program::start(&["echo", "--allow-upgrade"]);
@@ -237,29 +266,56 @@ fn a_program_that_cannot_continue_replaces_nothing() {
     assert!(message.contains("/nonexistent"), "{message}");
 }
 
+/// A folder of its own with a configuration file.
+struct Settings {
+    folder: PathBuf,
+    file: String,
+}
+
+impl Settings {
+    fn new(name: &str, settings: &str) -> Self {
+        let name = format!("outrigger-upgrade-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir_all(&folder).expect("a folder");
+        let file = folder.join("settings.json").display().to_string();
+        let settings_file = Self { folder, file };
+        settings_file.change(settings);
+        settings_file
+    }
+
+    fn path(&self) -> &str {
+        &self.file
+    }
+
+    fn change(&self, settings: &str) {
+        fs::write(&self.file, settings).expect("written");
+    }
+}
+
+impl Drop for Settings {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
 /// Settings are read anew, so a mistake in the configuration file must be found before anything ends.
 #[test]
 fn changed_settings_are_in_force_after_the_upgrade_and_wrong_ones_prevent_it() {
-    let folder = std::env::temp_dir().join(format!("outrigger-upgrade-{}", std::process::id()));
-    fs::create_dir_all(&folder).expect("a folder");
-    let file = folder.join("settings.json");
-    fs::write(&file, r#"{"max-message": "1000"}"#).expect("written");
-    let name = file.to_str().expect("UTF-8");
-    let program = Program::start(&["echo", "--allow-upgrade", "--config", name]);
+    let settings = Settings::new("limits", r#"{"max-message": "1000"}"#);
+    let program = Program::start(&["echo", "--allow-upgrade", "--config", settings.path()]);
     let address = program.address();
     let mut client = Wire::connect(address, "/");
 
-    fs::write(&file, r#"{"max-message": "many"}"#).expect("written");
+    settings.change(r#"{"max-message": "many"}"#);
     let (head, body) = ask_for_upgrade(address, "");
     assert!(head.starts_with("HTTP/1.1 409 "), "{head}");
     let message = body["message"].as_str().expect("a message");
     assert!(message.contains("max-message"), "{message}");
 
-    fs::write(&file, r#"{"max-message": "5000"}"#).expect("written");
+    settings.change(r#"{"max-message": "5000"}"#);
     upgrade(address);
     client.send_frame(BINARY, &[7; 4000]);
     assert_eq!(client.read_frame().payload, [7; 4000]);
-    fs::remove_dir_all(&folder).expect("removed");
 }
 
 #[test]

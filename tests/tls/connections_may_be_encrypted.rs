@@ -230,6 +230,33 @@ fn an_upgrade_keeps_a_certificate_that_is_in_no_file_and_clients_come_back() {
     );
 }
 
+/// The bug: what the socket did not take at once was lost, and CLOSE with it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_client_over_tls_that_cannot_come_back_gets_its_output_before_an_upgrade_ends_it() {
+    let folder = Folder::new("ended");
+    let authority = Authority::new();
+    let mut server = serve(&folder, &authority, &[]);
+    let (address, mut log) = (server.address(), server.follow_log());
+    let mut tls = connect(address, &authority.client(None));
+    assert!(upgrade(&mut tls, "").starts_with("HTTP/1.1 101 "));
+    let payload = vec![7; 3 << 20];
+    tls.write_all(&frame(true, BINARY, &payload)).expect("sent");
+    let mut header = [0; 10];
+    tls.read_exact(&mut header).expect("a header");
+    server.signal(Signal::USR2);
+    log.expect("disconnected: cause=service code=1012");
+    let mut echoed = vec![0; payload.len()];
+    tls.read_exact(&mut echoed).expect("an echo");
+    assert!(echoed == payload);
+    let mut close = [0; 4];
+    tls.read_exact(&mut close).expect("CLOSE");
+    assert_eq!((close[0], &close[2..]), (0x88, &1012_u16.to_be_bytes()[..]));
+    drop(tls);
+    let log = log.expect("upgraded from version");
+    assert_eq!(log.matches(" disconnected: ").count(), 1, "{log}");
+}
+
 #[test]
 fn plain_text_on_a_port_for_tls_is_answered_and_a_tls_handshake_on_a_plain_port_is_named() {
     let folder = Folder::new("wrong");

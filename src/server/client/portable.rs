@@ -27,16 +27,31 @@ impl Client {
         }
     }
 
-    /// Ends the WebSocket with CLOSE behind all queued output. The connection stays until the peer has closed its side, but it is no
-    /// client any more.
-    pub(crate) fn leave_for_good(&mut self, env: &mut Env, reason: &CloseReason) {
-        self.finish_output(env);
-        if let Some(rare) = self.wire.rare.as_deref_mut() {
-            rare.delivery = None;
-            rare.heartbeat = None;
+    /// Ends the client for good, and leaves its connection to `rest`, which has no client: with CLOSE behind all queued output. The
+    /// connection stays until the peer has closed its side.
+    pub(crate) fn part(
+        &mut self,
+        env: &mut Env,
+        poll: &mio::Registry,
+        rest: &mut Self,
+        reason: CloseReason,
+    ) {
+        if self.wire.has_newest() {
+            self.send_last_newest(env);
         }
-        self.end_wire(env, reason.clone());
-        self.wire.shrink();
+        self.finish_output(env);
+        // Without events, the connection closes after its time limit.
+        let _ = self.swap_wires(poll, rest);
+        if let Some(old) = rest.wire.rare.as_deref_mut() {
+            old.heartbeat = None;
+            self.wire.queues_mut().trace = old.trace.take();
+        }
+        if let Some(socket) = rest.end_wire(env, reason) {
+            self.wire.protocol = Protocol::WebSocket(socket);
+        }
+        rest.wire.shrink();
+        self.wire.queues_mut().delivery = None;
+        self.request_removal(env);
     }
 
     /// Adapts a client that another loop has saved. Returns whether it can go on: this loop can compress for it, if it must.

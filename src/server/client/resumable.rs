@@ -482,7 +482,7 @@ impl Client {
     }
 
     /// Exchanges the connections of this client and of `new`. Fails if no events will come for this client's new connection.
-    fn swap_wires(&mut self, poll: &mio::Registry, new: &mut Self) -> io::Result<()> {
+    pub(super) fn swap_wires(&mut self, poll: &mio::Registry, new: &mut Self) -> io::Result<()> {
         std::mem::swap(&mut self.wire, &mut new.wire);
         let own = self.wire.queues_mut();
         let old = new.wire.rare.get_or_insert_default();
@@ -511,13 +511,14 @@ impl Client {
     }
 
     /// Ends a WebSocket that has no client any more: with CLOSE behind the queued output. The connection stays until the peer has closed
-    /// its side.
-    pub(super) fn end_wire(&mut self, env: &mut Env, reason: CloseReason) {
+    /// its side. Returns the WebSocket, which has ended.
+    pub(super) fn end_wire(&mut self, env: &mut Env, reason: CloseReason) -> Option<WebSocket> {
         let over = Protocol::Http(HttpConnection::closing(env.now));
         let Protocol::WebSocket(mut socket) = std::mem::replace(&mut self.wire.protocol, over)
         else {
             self.wire.rare = None;
-            return self.request_removal(env);
+            self.request_removal(env);
+            return None;
         };
         let mut close = Vec::new();
         socket.close(env.now, reason, &mut close);
@@ -529,5 +530,6 @@ impl Client {
         self.write_later(env);
         self.mark_delivered();
         self.rearm(env);
+        Some(socket)
     }
 }

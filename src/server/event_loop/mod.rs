@@ -598,7 +598,7 @@ impl<S: Service> Server<S> {
     }
 
     /// Counts and logs the end of a client, and notifies the service. Each client ends here, once.
-    pub(super) fn report_end(&mut self, id: ClientId, end: &ClientEnd, reason: &CloseReason) {
+    fn report_end(&mut self, id: ClientId, end: &ClientEnd, reason: &CloseReason) {
         let core = &mut self.ctx.core;
         core.env.counters.disconnected(reason, end.duration);
         log_event!(
@@ -659,7 +659,8 @@ impl<S: Service> Server<S> {
         let now = self.ctx.now();
         let pending = self.listeners.iter().any(|listener| listener.pending);
         let accept = self.accept_again.or(pending.then_some(now));
-        let next = earlier(self.ctx.core.next_turn(), accept)?;
+        let next = earlier(self.ctx.core.next_turn(), self.next_upgrade_check());
+        let next = earlier(next, accept)?;
         Some(next.since(now))
     }
 }

@@ -9,6 +9,7 @@ use slab::Slab;
 
 use super::scheduler::AccountId;
 use crate::server::id::{ServiceId, SourceId};
+use crate::sys::is_unread;
 
 /// What a service wants to do with a file descriptor: [`Context::watch`](crate::Context::watch) reports when it can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +93,12 @@ impl Sources {
             log::debug!("deregistering a file descriptor failed: {error}");
         }
         Some(source.account)
+    }
+
+    /// Whether there are bytes in the pipes of these services that nobody has read.
+    pub(crate) fn have_unread(&self, services: &[ServiceId]) -> bool {
+        let mut sources = self.sources.iter().map(|(_, source)| source);
+        sources.any(|source| services.contains(&source.service_id) && is_unread(source.fd))
     }
 
     /// The number of sources.

@@ -178,8 +178,8 @@ fn begin_call<S: Service>(
 }
 
 impl Core {
-    /// Begins a request for a service. Returns whether it may be served: a stopping server serves only the first request of a
-    /// connection that it had accepted.
+    /// Begins a request for a service. Returns whether it may be served: not if the service ends with the upgrade that is about to
+    /// happen, and a stopping server serves only the first request of a connection that it had accepted.
     fn begin_request(
         &mut self,
         id: ClientId,
@@ -188,12 +188,15 @@ impl Core {
     ) -> bool {
         self.enter_service(service_id);
         let is_stopping = self.shutdown.is_stopping();
+        let is_departing = self.departing.contains(&service_id);
         let Some(client) = self.registry.get_mut(id) else {
             return false;
         };
         client.service_id = service_id;
         client.wire.set_trace(request.trace_parent());
-        !is_stopping || (client.wire.protocol.is_new() && self.shutdown.serves_newcomer(id))
+        let is_served =
+            !is_stopping || (client.wire.protocol.is_new() && self.shutdown.serves_newcomer(id));
+        is_served && !is_departing
     }
 
     /// Identifies the peer that makes a request, and checks that it may connect. Returns `false` if the request is rejected later,

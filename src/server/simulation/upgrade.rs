@@ -16,7 +16,7 @@ impl<S: Service + Default> World<S> {
         if self.server.obstacle().is_some() {
             return None;
         }
-        let carried = self.server.make_portable();
+        let carried = self.server.make_portable(Carried::default());
         let mut to = Saver::default();
         let (record, clients) = self.server.save(&mut to);
         let record = record.to_string();

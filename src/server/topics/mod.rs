@@ -331,20 +331,6 @@ impl Core {
         }
     }
 
-    /// Ends all subscriptions of a client that stays connected, but is no client any more.
-    pub(super) fn end_memberships(&mut self, id: ClientId) {
-        let Some(client) = self.registry.get_mut(id) else {
-            return;
-        };
-        if client.wire.memberships().is_none() {
-            return;
-        }
-        let memberships = std::mem::take(client.wire.memberships_mut());
-        for membership in memberships.iter() {
-            self.forget_member(membership.topic, membership.at);
-        }
-    }
-
     /// Makes the clients that another loop has saved members of their topics again.
     pub(super) fn restore_topics(
         &mut self,

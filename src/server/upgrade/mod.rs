@@ -1,15 +1,16 @@
 //! An upgrade: the program replaces itself by a newer one, under its clients.
 //!
 //! ```text
-//! Idle -- SIGUSR2, POST /upgrade --> Rehearsing -- yes --> Agreed -- execve --> (the next program) Idle
-//!   ^                                    | no                 | execve fails
-//!   +------------------------------------+--------------------+
+//! Idle -- SIGUSR2, POST /upgrade --> Rehearsing -- yes --> Ending -> Agreed -- execve --> (the next program) Idle
+//!   ^                                    | no                           | execve fails
+//!   +------------------------------------+------------------------------+
 //! ```
 //!
 //! The *rehearsal* is a child process. It runs the new program with the same arguments, reads the records without the bytes that they
-//! refer to, and says whether it could continue. A thread waits for it, so the loop goes on. If it says yes, the loop stops between
-//! two turns, [ends or completes](state) what cannot pass, writes everything into a [file] in memory and calls `execve`, which keeps
-//! the process id, the children and the descriptors. The next program reads the file, and continues with what it says.
+//! refer to, and says whether it could continue, and which services. A thread waits for it, so the loop goes on. If it says yes, the
+//! clients of the other services end, and the loop goes on for up to a second, so that their programs can read of it. Then the loop
+//! stops between two turns, [ends or completes](state) what cannot pass, writes everything into a [file] in memory and calls `execve`,
+//! which keeps the process id, the children and the descriptors. The next program reads the file, and continues with what it says.
 //!
 //! Each record is written by the owner of the data ([`Record`](crate::record::Record)).
 
@@ -20,6 +21,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fmt;
@@ -29,12 +31,14 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use signal_hook::consts::SIGUSR2;
 
 use self::file::{CLIENTS, Records};
 pub use self::passed::Passed;
+use self::state::Agreement;
 pub(crate) use self::state::Carried;
 use super::error::Error;
 use super::event_loop::Server;
@@ -42,7 +46,7 @@ use super::event_loop::wakeup::{Bell, Signals};
 use super::id::{ClientId, ServiceId, UPGRADE};
 use super::service::Service;
 use crate::log_event::{log_event, word};
-use crate::protocol::{Rejection, Response, StatusCode};
+use crate::protocol::{Rejection, Response, StatusCode, Time};
 use crate::record::{Record, Saved, Saver, text_of};
 use crate::sys::{
     block_signals, monotonic_nanos, number_of, own_children, replace_program, set_passes,
@@ -51,6 +55,13 @@ use crate::sys::{
 
 /// The descriptors that an upgrade opens, and that are kept for it: the state, a child process with its pipes, and its end.
 const RESERVED: usize = 8;
+
+/// How long the programs of services that do not continue may read of the end of their clients.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// The interval at which the loop checks whether they have read everything. It goes on when they had done so twice, so that they can
+/// handle what they have read.
+const CHECK: Duration = Duration::from_millis(100);
 
 /// The maximum number of callers that wait for the end of an upgrade.
 const MAX_CALLERS: usize = 16;
@@ -130,6 +141,13 @@ enum Stage {
     Idle,
     /// The new program is being tried.
     Rehearsing,
+    /// It can continue. Clients that it does not know have ended, and programs read of it until they have read everything, or until
+    /// `until`.
+    Ending {
+        until: Time,
+        check_at: Time,
+        has_read: bool,
+    },
     /// It can continue, and replaces this one at the end of the turn.
     Agreed,
 }
@@ -146,8 +164,12 @@ pub(super) struct Upgrading {
     reserve: Vec<File>,
     /// When the loop has stopped, in nanoseconds, and what has become of the connections.
     end: (u64, Carried),
-    sender: Sender<Result<(), String>>,
-    results: Receiver<Result<(), String>>,
+    /// The number of clients that have ended for the present upgrade, by their services.
+    ended: BTreeMap<ServiceId, usize>,
+    /// Whether the new program compresses messages.
+    compresses: bool,
+    sender: Sender<Result<Agreement, String>>,
+    results: Receiver<Result<Agreement, String>>,
     bell: Bell,
 }
 
@@ -187,6 +209,8 @@ impl<S: Service> Server<S> {
             callers: Vec::new(),
             reserve: reserve(),
             end: Default::default(),
+            ended: BTreeMap::new(),
+            compresses: true,
             sender,
             results,
             bell: self.commands.bell().clone(),
@@ -284,20 +308,87 @@ impl<S: Service> Server<S> {
         let Some(upgrading) = &mut self.upgrading else {
             return;
         };
-        match upgrading.results.try_recv() {
-            Ok(Ok(())) => {
-                upgrading.reserve = reserve();
-                upgrading.stage = Stage::Agreed;
-            }
-            Ok(Err(why)) => self.end_upgrade(&Failure(why)),
-            Err(_) => {}
+        let Ok(result) = upgrading.results.try_recv() else {
+            return;
+        };
+        upgrading.reserve = reserve();
+        let obstacle = || self.obstacle().map_or(Ok(()), |why| Err(why.to_owned()));
+        match result.and_then(|agreement| obstacle().map(|()| agreement)) {
+            Ok(agreement) => self.begin_ending(agreement),
+            Err(why) => self.end_upgrade(&Failure(why)),
         }
     }
 
+    /// Ends the clients that the new program does not know.
+    fn begin_ending(&mut self, agreement: Agreement) {
+        self.ctx.core.departing = agreement.departing;
+        if let Some(upgrading) = &mut self.upgrading {
+            upgrading.compresses = agreement.compresses;
+        }
+        let mut carried = Carried::default();
+        self.end_departing(&mut carried);
+        if carried != Carried::default() {
+            log::info!("ending clients for the upgrade: {}", self.ended_text());
+        }
+        let now = self.ctx.now();
+        if let Some(upgrading) = &mut self.upgrading {
+            upgrading.end.1 = carried;
+            upgrading.stage = if carried == Carried::default() {
+                Stage::Agreed
+            } else {
+                Stage::Ending {
+                    until: now + LAST_WORDS,
+                    check_at: now + CHECK,
+                    has_read: false,
+                }
+            };
+        }
+    }
+
+    /// The clients that have ended for the present upgrade, by their services.
+    fn ended_text(&self) -> String {
+        let Some(upgrading) = &self.upgrading else {
+            return String::new();
+        };
+        let path = |id: &ServiceId| {
+            let route = self.ctx.core.routes.iter().find(|(one, _)| one == id);
+            route.map_or("", |(_, path)| &**path)
+        };
+        let each = upgrading.ended.iter();
+        let each = each.map(|(id, count)| format!("{count} of {:?}", path(id)));
+        let total: usize = upgrading.ended.values().sum();
+        let each: Vec<String> = each.collect();
+        format!("{total} ({})", each.join(", "))
+    }
+
     /// Whether the program is to be replaced at the end of the turn.
-    pub(super) fn must_be_replaced(&self) -> bool {
-        let upgrading = self.upgrading.as_ref();
-        upgrading.is_some_and(|one| one.stage == Stage::Agreed)
+    pub(super) fn must_be_replaced(&mut self) -> bool {
+        let now = self.ctx.now();
+        let Some(upgrading) = &mut self.upgrading else {
+            return false;
+        };
+        if let Stage::Ending {
+            until,
+            check_at,
+            has_read,
+        } = &mut upgrading.stage
+            && now >= *check_at
+        {
+            let had_read = std::mem::replace(has_read, !self.ctx.core.has_last_words());
+            *check_at = now + CHECK;
+            if (had_read && *has_read) || now >= *until {
+                upgrading.stage = Stage::Agreed;
+            }
+        }
+        upgrading.stage == Stage::Agreed
+    }
+
+    /// When [`Server::must_be_replaced`] may become true without an event.
+    pub(super) fn next_upgrade_check(&self) -> Option<Time> {
+        match self.upgrading.as_ref()?.stage {
+            Stage::Ending { check_at, .. } => Some(check_at),
+            Stage::Idle | Stage::Rehearsing | Stage::Agreed => None,
+        }
     }
 
     /// Replaces the program. Returns only if that fails. The server then goes on.
@@ -329,7 +420,11 @@ impl<S: Service> Server<S> {
             Ok(signals) => signals,
             Err(error) => return error,
         };
-        let carried = self.make_portable();
+        let carried = self
+            .upgrading
+            .as_ref()
+            .map_or_else(Carried::default, |one| one.end.1);
+        let carried = self.make_portable(carried);
         if let Some(upgrading) = &mut self.upgrading {
             upgrading.reserve.clear();
             upgrading.end = (began, carried);
@@ -385,16 +480,25 @@ impl<S: Service> Server<S> {
 
     /// The end of an upgrade that has not taken place.
     fn end_upgrade(&mut self, failure: &Failure) {
+        let has_ended = self
+            .upgrading
+            .as_ref()
+            .is_some_and(|one| !one.ended.is_empty());
+        let ended = has_ended.then(|| format!("; it has ended clients: {}", self.ended_text()));
+        let failure = Failure(failure.0.clone() + &ended.unwrap_or_default());
         log::error!(
             "the upgrade has failed, and the server goes on: {}",
             failure.0
         );
+        self.ctx.core.departing.clear();
         self.ctx.core.env.counters.failed_upgrades += 1;
         let Some(upgrading) = &mut self.upgrading else {
             return;
         };
         upgrading.stage = Stage::Idle;
         upgrading.reserve = reserve();
+        upgrading.end = Default::default();
+        upgrading.ended.clear();
         (upgrading.successor.failed)();
         let callers = std::mem::take(&mut upgrading.callers);
         self.answer_callers(&callers, &Response::from(&failure.rejection()));

@@ -10,7 +10,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::file::{CLIENTS, StateFile};
-use super::state::{Carried, Continued};
+use super::rehearsal;
+use super::state::{Agreement, Carried, Continued};
 use crate::protocol::{Response, StatusCode};
 use crate::record::{Loader, Record, RecordError, Restored, record};
 use crate::server::address::Listen;
@@ -170,8 +171,8 @@ impl Passed {
         at.map_or(Value::Null, |at| self.records.swap_remove(at).1)
     }
 
-    /// Whether the program is only tried: it must open nothing, and end with exit code 0 if it could continue. Otherwise, the last
-    /// line of its standard error is the reason.
+    /// Whether the program is only tried: it must open nothing, and end with exit code 0 after [`Server::continue_service`], which says
+    /// on standard output that it could continue. Otherwise, the last line of its standard error is the reason.
     pub fn is_rehearsal(&self) -> bool {
         self.from.is_rehearsal()
     }
@@ -241,14 +242,21 @@ impl<S: Service> Server<S> {
     pub fn continue_service(&mut self, mut passed: Passed) -> Result<(), Error> {
         let upgrade = Upgrade::restore(passed.take("upgrade"), &mut passed.from);
         let mut upgrade = upgrade.map_err(|error| Error::State(error.inside("upgrade")))?;
-        let continued = std::mem::take(&mut passed.continued);
+        let mut continued = std::mem::take(&mut passed.continued);
+        let departing = std::mem::take(&mut continued.departing);
         let restored = self.restore_service(continued, &upgrade.callers, &mut passed.from);
         let ended = restored.map_err(|error| Error::State(error.inside("service")))?;
         upgrade.carried.passed -= ended.closed.min(upgrade.carried.passed);
         upgrade.carried.closed += ended.closed;
         upgrade.carried.refused += ended.refused;
         if passed.is_rehearsal() {
-            return Ok(());
+            let compresses = self.ctx.core.env.protocol.compression.is_some();
+            let agreement = Agreement {
+                departing,
+                compresses,
+            };
+            return rehearsal::agree(&agreement)
+                .map_err(Error::system("answer the program before"));
         }
         if passed.from.left() > 0 {
             log::debug!(

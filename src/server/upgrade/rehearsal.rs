@@ -1,9 +1,10 @@
-//! The rehearsal: the new program says whether it could continue.
+//! The rehearsal: the new program says whether it could continue, and which services.
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,6 +12,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::passed;
+use super::state::Agreement;
+use crate::record::{Loader, Record, Saver};
 use crate::sys::{ChildProcess, StartOptions, code_or_signal, exit_descriptor};
 
 /// How long a rehearsal may take. It loads the settings and parses the records.
@@ -19,8 +22,31 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// The maximum length of the reason that the new program gives, in bytes.
 const MAX_REASON: u64 = 4096;
 
+/// Says in the rehearsal that this program could continue.
+pub(super) fn agree(agreement: &Agreement) -> io::Result<()> {
+    let answer = agreement.save(&mut Saver::default());
+    let mut output = io::stdout().lock();
+    writeln!(output, "{answer}")?;
+    output.flush()
+}
+
+/// Reads what the new program has said on its standard output. It has ended.
+fn read_agreement(mut output: UnixStream) -> Option<Agreement> {
+    let mut said = String::new();
+    output.set_nonblocking(true).ok()?;
+    // A process that it has left behind may have the other end.
+    let _ = output.read_to_string(&mut said);
+    // The program may have printed something before.
+    let answer = serde_json::from_str(said.lines().last()?).ok()?;
+    Agreement::restore(answer, &mut Loader::rehearsal(0, 0)).ok()
+}
+
 /// Runs the new program, which reads the state from its standard input. Returns why it could not continue. Blocks the thread.
-pub(super) fn run(program: &Path, arguments: &[OsString], state: File) -> Result<(), String> {
+pub(super) fn run(
+    program: &Path,
+    arguments: &[OsString],
+    state: File,
+) -> Result<Agreement, String> {
     let failed = |error: io::Error| {
         format!(
             "the new program cannot be tried: {}: {error}",
@@ -34,11 +60,14 @@ pub(super) fn run(program: &Path, arguments: &[OsString], state: File) -> Result
         command.arg0(name).args(rest);
     }
     command.env(name, value);
+    let (output, other) = UnixStream::pair().map_err(failed)?;
     command
         .stdin(state)
-        .stdout(Stdio::null())
+        .stdout(OwnedFd::from(other))
         .stderr(Stdio::piped());
     let mut child = ChildProcess::start(&mut command, StartOptions::default()).map_err(failed)?;
+    // It has the other end of the output, too.
+    drop(command);
     let [_, _, stderr] = child.take_pipes();
     let Some(stderr) = stderr.map(File::from) else {
         return Err(failed(io::ErrorKind::BrokenPipe.into()));
@@ -62,7 +91,8 @@ pub(super) fn run(program: &Path, arguments: &[OsString], state: File) -> Result
     }
     let status = child.reap();
     match status.map(code_or_signal) {
-        Some(Ok(0)) => Ok(()),
+        Some(Ok(0)) => read_agreement(output)
+            .ok_or_else(|| "the new program has not said that it can continue".to_owned()),
         status => {
             let said = String::from_utf8_lossy(&said);
             // The last line is the error. Warnings come before it.

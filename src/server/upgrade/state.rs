@@ -8,7 +8,7 @@
 //! | HTTP calls | pass if their service can carry them, or if they are not complete. Otherwise, a call that waits gets 503, and a stream of events ends |
 //! | compression | passes: the window of the decompressor is written down, and the compressor starts anew |
 //! | TLS, and a message that is decompressed in part | cannot be written down. A resumable client is cut, and comes back by itself. Others get CLOSE 1012 |
-//! | clients of a service that cannot be carried over | get CLOSE 1012 |
+//! | clients of a service that ends with the upgrade | get CLOSE 1012 before it. Their programs have a second to read of it |
 //! | topics, links, counters, figures of the console | pass |
 //! | connections that this side has opened | prevent the upgrade |
 //!
@@ -16,6 +16,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::convert::Infallible;
 
 use serde_json::{Value, json};
 
@@ -24,14 +25,16 @@ use crate::protocol::{
     Cause, CloseCode, CloseReason, Rejection, Response, StatusCode, Time, WebSocket,
 };
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record, text_of};
-use crate::server::client::{Client, ClientEnd};
+use crate::server::client::Client;
 use crate::server::core::Core;
 use crate::server::event_loop::Server;
 use crate::server::event_loop::clock::Clock;
+use crate::server::event_loop::scheduler::AccountId;
 use crate::server::event_loop::timers::Timers;
 use crate::server::id::{ClientId, ServiceId};
 use crate::server::registry::Registry;
 use crate::server::service::{Portable, Service, continue_service};
+use crate::server::stream::Stream;
 use crate::server::topics::SavedTopic;
 
 /// The CLOSE of clients that cannot be carried over.
@@ -70,11 +73,27 @@ record!(Carried {
     refused,
 });
 
+/// What the next program says in the rehearsal.
+#[derive(Debug, Default)]
+pub(crate) struct Agreement {
+    /// The services that no service of that program continues.
+    pub(super) departing: Vec<ServiceId>,
+    /// Whether that program compresses messages.
+    pub(super) compresses: bool,
+}
+
+record!(Agreement {
+    departing,
+    compresses,
+});
+
 /// What follows after the loop.
 #[derive(Debug, Default)]
 pub(crate) struct Continued {
     /// The record of the service.
     service: Value,
+    /// The services that do not continue.
+    pub(super) departing: Vec<ServiceId>,
     /// Connections of services that do not continue.
     orphans: Vec<ClientId>,
 }
@@ -95,10 +114,13 @@ impl<S: Service> Server<S> {
 
     fn fate(&self, client: &Client) -> Fate {
         let wire = &client.wire;
-        let passes =
-            wire.tls().is_none() && wire.protocol.websocket().is_none_or(WebSocket::is_portable);
+        let compresses = self.upgrading.as_ref().is_none_or(|one| one.compresses);
+        let is_portable = |socket: &WebSocket| socket.is_portable(compresses);
+        let passes = wire.tls().is_none() && wire.protocol.websocket().is_none_or(is_portable);
         let carries = |service: &dyn Portable| service.carries(client.service_id);
-        let is_known = !wire.protocol.was_open() || self.service.portable().is_some_and(carries);
+        let is_departing = self.ctx.core.departing.contains(&client.service_id);
+        let is_known = !wire.protocol.was_open()
+            || (!is_departing && self.service.portable().is_some_and(carries));
         if passes && is_known {
             Fate::Passes
         } else if is_known && wire.is_kept_for_return() {
@@ -108,9 +130,31 @@ impl<S: Service> Server<S> {
         }
     }
 
+    /// Ends the clients that the next program does not know, and the calls of services that end with the upgrade.
+    pub(super) fn end_departing(&mut self, carried: &mut Carried) {
+        for id in self.ctx.core.registry.ids() {
+            let Some(client) = self.ctx.core.registry.get(id) else {
+                continue;
+            };
+            let service_id = client.service_id;
+            if !client.wire.protocol.was_open() {
+                let is_departing = self.ctx.core.departing.contains(&service_id);
+                if is_departing && self.call_for_upgrade(id).is_none() {
+                    self.act(|server| carried.refused += usize::from(server.refuse_call(id)));
+                }
+            } else if self.fate(client) == Fate::Ends {
+                carried.closed += 1;
+                if let Some(upgrading) = &mut self.upgrading {
+                    *upgrading.ended.entry(service_id).or_default() += 1;
+                }
+                self.act(|server| server.ctx.core.end_for_good(id));
+            }
+        }
+    }
+
     /// Ends what cannot be passed on, and completes what is half done. From here until [`Server::save`], nothing may change.
-    pub(crate) fn make_portable(&mut self) -> Carried {
-        let mut carried = Carried::default();
+    /// `carried` has what [`Server::end_departing`] has ended before.
+    pub(crate) fn make_portable(&mut self, mut carried: Carried) -> Carried {
         for id in self.ctx.core.registry.ids() {
             match self.call_for_upgrade(id) {
                 None => self.act(|server| carried.refused += usize::from(server.end_call(id))),
@@ -124,6 +168,7 @@ impl<S: Service> Server<S> {
                 service.make_portable(&mut server.ctx);
             }
         });
+        self.end_departing(&mut carried);
         for id in self.ctx.core.registry.ids() {
             let Some(client) = self.ctx.core.registry.get(id) else {
                 continue;
@@ -132,7 +177,7 @@ impl<S: Service> Server<S> {
             match fate {
                 Fate::Passes => carried.passed += usize::from(was_open),
                 Fate::IsCut => carried.cut += 1,
-                Fate::Ends => carried.closed += usize::from(was_open),
+                Fate::Ends => debug_assert!(!was_open, "{id} has ended"),
             }
             self.act(|server| match fate {
                 Fate::Passes => {
@@ -140,7 +185,13 @@ impl<S: Service> Server<S> {
                     core.with(id, |client, env| client.finish_output(env));
                 }
                 Fate::IsCut => server.cut_for_upgrade(id),
-                Fate::Ends => server.end_for_upgrade(id),
+                Fate::Ends => {
+                    let core = &mut server.ctx.core;
+                    core.with(id, |client, env| {
+                        client.flush(env);
+                        client.end(env, restart());
+                    });
+                }
             });
         }
         carried
@@ -218,37 +269,6 @@ impl<S: Service> Server<S> {
         self.detach(id, cut);
     }
 
-    /// Ends a client that the next program does not know. It gets its queued output and CLOSE 1012. The next program waits until it has
-    /// read them, and closes the socket.
-    fn end_for_upgrade(&mut self, id: ClientId) {
-        let reason = restart();
-        let Some(client) = self.ctx.core.registry.get(id) else {
-            return;
-        };
-        if client.wire.tls().is_some() || !client.wire.protocol.is_connected() {
-            self.ctx.core.with(id, |client, env| {
-                client.close(env, reason.clone());
-                client.flush(env);
-                client.end(env, reason);
-            });
-            return;
-        }
-        let remote = client.wire.remote;
-        let core = &mut self.ctx.core;
-        core.enter(id);
-        core.env.addresses.remove_client(remote.ip());
-        core.registry.uncount_client();
-        core.end_memberships(id);
-        let end = core.with(id, |client, env| {
-            let end = ClientEnd::of(client, env.now);
-            client.leave_for_good(env, &reason);
-            end
-        });
-        if let Some(end) = end {
-            self.report_end(id, &end, &reason);
-        }
-    }
-
     /// Writes the state down. Call [`Server::make_portable`] before.
     ///
     /// The record of the clients follows on its own: a line for each, so that there is never more than one as a tree of values.
@@ -272,6 +292,7 @@ impl<S: Service> Server<S> {
             routes: _,
             handshaking: _,
             resume_behind: _,
+            departing: _,
             chores_at: _,
             trim_at: _,
             certificate_check: _,
@@ -318,6 +339,8 @@ impl<S: Service> Server<S> {
         let now: Time = fields.take("now", from)?;
         let names = fields.take::<Vec<(ServiceId, String)>>("services", from)?;
         let services = self.successors(&names);
+        let ids = names.iter().map(|(id, _)| *id);
+        let departing = ids.filter(|id| !services.contains_key(id)).collect();
         let mut clients = restore_clients(clients, from)?;
         let mut orphans = Vec::new();
         for client in &mut clients {
@@ -343,8 +366,13 @@ impl<S: Service> Server<S> {
         core.sample_at = fields.take("sample_at", from)?;
         core.leftovers = fields.take("leftovers", from)?;
         let service = fields.take("service", from)?;
+        let continued = Continued {
+            service,
+            departing,
+            orphans,
+        };
         if from.is_rehearsal() {
-            return Ok(Continued { service, orphans });
+            return Ok(continued);
         }
         self.clock = clock;
         core.env.now = now;
@@ -358,18 +386,20 @@ impl<S: Service> Server<S> {
         }
         core.replace_access(access);
         core.plan_chores();
-        Ok(Continued { service, orphans })
+        Ok(continued)
     }
 
-    /// Continues the service, and ends the connections that belong to none. The service learns then which clients have ended, too,
-    /// because only then it knows them. Returns how many connections of each kind were ended.
+    /// Continues the service, and ends the connections that belong to none, if the settings have changed since the rehearsal. Returns
+    /// how many connections of each kind were ended.
     pub(crate) fn restore_service(
         &mut self,
         continued: Continued,
         callers: &[ClientId],
         from: &mut Loader,
     ) -> Result<Carried, RecordError> {
-        let Continued { service, orphans } = continued;
+        let Continued {
+            service, orphans, ..
+        } = continued;
         self.ctx.core.service_id = ServiceId::ALL;
         continue_service(&mut self.service, &mut self.ctx, service, from)?;
         let mut ended = Carried::default();
@@ -387,7 +417,7 @@ impl<S: Service> Server<S> {
         let was_open = client.is_some_and(|client| client.wire.protocol.was_open());
         if was_open {
             ended.closed += 1;
-            self.act(|server| server.end_for_upgrade(id));
+            self.act(|server| server.ctx.core.end_for_good(id));
         } else {
             self.act(|server| ended.refused += usize::from(server.refuse_call(id)));
         }
@@ -435,6 +465,39 @@ fn restore_clients(text: &str, from: &mut Loader) -> Result<Vec<Client>, RecordE
 }
 
 impl Core {
+    /// Ends a client that does not pass. Its connection stays until the peer has read the queued output and CLOSE 1012, or is passed on
+    /// without a client.
+    fn end_for_good(&mut self, id: ClientId) {
+        let Some(client) = self.registry.get(id) else {
+            return;
+        };
+        if client.wire.protocol.is_detached() {
+            self.with(id, |client, env| client.end(env, restart()));
+            return;
+        }
+        let (remote, now) = (client.wire.remote, self.env.now);
+        let rest = |id| Ok::<_, Infallible>(Client::new(id, Stream::Closed, remote, now));
+        let Ok(rest) = self.registry.insert(rest);
+        self.env.scheduler.hold(AccountId::SERVER);
+        // Each entry of the registry counts as a connection when it ends.
+        self.env.counters.accepted += 1;
+        if let Some((client, rest)) = self.registry.pair_mut(id, rest) {
+            client.part(&mut self.env, &self.poll, rest, restart());
+        }
+    }
+
+    /// Whether programs of departing services have not read everything, or peers over TLS have not closed their side. They have no more
+    /// chance when the program is replaced.
+    pub(super) fn has_last_words(&self) -> bool {
+        let is_closing = |client: &Client| {
+            let http = client.wire.protocol.http();
+            http.is_some_and(|http| http.state() == HttpState::Closing)
+        };
+        let mut clients = self.registry.iter();
+        self.sources.have_unread(&self.departing)
+            || clients.any(|client| client.wire.tls().is_some() && is_closing(client))
+    }
+
     /// Registers a connection that another loop has opened, and counts what it had counted.
     fn take_in(&mut self, id: ClientId) {
         let Some(client) = self.registry.get_mut(id) else {
