@@ -131,11 +131,15 @@ pub(super) struct Announcement {
     file: File,
 }
 
-impl Announcement {
-    /// Writes the file atomically, with access for the server's user only. `{port}` in `name` is replaced by the port, and `~/`
-    /// at its beginning by the home directory. Creates its directory. Removes the files that servers of the same name have
-    /// left there when they were killed.
-    pub(super) fn write(name: &str, content: &AnnouncementContent<'_>) -> io::Result<Self> {
+/// A complete file that does not have its name yet.
+struct Draft {
+    path: String,
+    unfinished: PathBuf,
+    file: File,
+}
+
+impl Draft {
+    fn write(name: &str, content: &AnnouncementContent<'_>) -> io::Result<Self> {
         let name = expand_home(name)?;
         let port = content.address.tcp().map(|address| address.port());
         let path = match port {
@@ -146,13 +150,15 @@ impl Announcement {
             }
             None => name.clone(),
         };
-        let failed =
-            |error: io::Error| io::Error::new(error.kind(), format!("--announce: {path}: {error}"));
+        let failed = |error| failure(&path, &error);
         if let Some(folder) = Path::new(&path).parent() {
             // The files have tokens.
             let mut builder = DirBuilder::new();
             builder.recursive(true).mode(0o700);
             builder.create(folder).map_err(failed)?;
+        }
+        if Path::new(&path).is_dir() {
+            return Err(failed(io::ErrorKind::IsADirectory.into()));
         }
         remove_dead(Path::new(&name));
         let text = content.to_json(port);
@@ -164,12 +170,10 @@ impl Announcement {
             .mode(0o600)
             .open(&unfinished)
             .map_err(failed)?;
-        let written = out
-            .write_all(format!("{text}\n").as_bytes())
-            .and_then(|()| fs::rename(&unfinished, &path));
-        match written {
+        match out.write_all(format!("{text}\n").as_bytes()) {
             Ok(()) => Ok(Self {
-                path: path.into(),
+                path,
+                unfinished,
                 file: out,
             }),
             Err(error) => {
@@ -177,6 +181,39 @@ impl Announcement {
                 Err(failed(error))
             }
         }
+    }
+}
+
+fn failure(path: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("--announce: {path}: {error}"))
+}
+
+impl Announcement {
+    /// Writes the file atomically, with access for the server's user only. `{port}` in `name` is replaced by the port, and `~/`
+    /// at its beginning by the home directory. Creates its directory. Removes the files that servers of the same name have
+    /// left there when they were killed.
+    pub(super) fn write(name: &str, content: &AnnouncementContent<'_>) -> io::Result<Self> {
+        let Draft {
+            path,
+            unfinished,
+            file,
+        } = Draft::write(name, content)?;
+        match fs::rename(&unfinished, &path) {
+            Ok(()) => Ok(Self {
+                path: path.into(),
+                file,
+            }),
+            Err(error) => {
+                let _ = fs::remove_file(&unfinished);
+                Err(failure(&path, &error))
+            }
+        }
+    }
+
+    /// Fails if the file cannot be written.
+    pub(super) fn check(name: &str, content: &AnnouncementContent<'_>) -> io::Result<()> {
+        let draft = Draft::write(name, content)?;
+        fs::remove_file(draft.unfinished)
     }
 }
 

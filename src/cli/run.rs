@@ -185,17 +185,21 @@ fn serve(
         None => Server::bind(config, routes)?,
     };
     settings.server = kept;
+    let addresses = server.local_addresses().to_vec();
     if let Some(passed) = passed.take_if(|passed| passed.is_rehearsal()) {
+        announce(command, &settings, &addresses, Announcement::check)?;
         server.continue_service(passed)?;
         return Ok(Outcome::Clean);
     }
-    server.stop_on_signals()?;
-    let orphans = server.adopt_orphans()?;
+    let is_upgraded = passed.is_some();
+    tolerate(is_upgraded, server.stop_on_signals().map_err(Into::into))?;
+    let orphans = server.adopt_orphans().map_err(Into::into);
+    let orphans = tolerate(is_upgraded, orphans)?;
     let manager = ServiceManager::from_env();
-    handle_hangup(&mut server, &settings, &manager)?;
-    let addresses = server.local_addresses().to_vec();
+    tolerate(is_upgraded, handle_hangup(&mut server, &settings, &manager))?;
     let text = address_text(command, &settings, &addresses);
-    allow_upgrades(&mut server, &settings, &text, &manager)?;
+    let allowed = allow_upgrades(&mut server, &settings, &text, &manager);
+    tolerate(is_upgraded, allowed)?;
     let started = match passed {
         Some(passed) => server.continue_service(passed),
         None => server.start(),
@@ -205,7 +209,8 @@ fn serve(
         return Err(error.into());
     }
     if started.is_ok() {
-        let announcement = announce(command, &settings, &addresses)?;
+        let announcement = announce(command, &settings, &addresses, Announcement::write);
+        let announcement = tolerate(is_upgraded, announcement)?;
         if text != settings.passed_on.printed {
             tell(command, &settings, &text);
         }
@@ -221,6 +226,17 @@ fn serve(
         (None, Ended::Cleanly) => Outcome::Clean,
         (None, Ended::AtOnce) => Outcome::Failure,
     })
+}
+
+/// Logs an error instead of returning it after an upgrade, because a server that ends would end its clients and programs.
+fn tolerate<T>(is_upgraded: bool, result: Result<T, Failure>) -> Result<Option<T>, Failure> {
+    match result {
+        Err(error) if is_upgraded => {
+            log::error!("{}", with_causes(&*error));
+            Ok(None)
+        }
+        result => result.map(Some),
+    }
 }
 
 /// Makes SIGUSR2 and `POST /upgrade` replace the program by the one that is then at its path. `printed` is what
@@ -306,8 +322,9 @@ fn take_sockets(
                 }
                 let failed = |error| format!("cannot listen on fd:{number}: {error}");
                 let listen = match &mut passed {
-                    Some(passed) if passed.is_rehearsal() => continue,
-                    Some(passed) => passed.take_inherited(*number).ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?,
+                    Some(passed) => passed.take_inherited(*number).ok_or_else(|| {
+                        failed(io::Error::other("the server was not started with this descriptor"))
+                    })?,
                     None => Listen::inherited(take_descriptor(*number).map_err(failed)?),
                 };
                 match tls {
@@ -320,12 +337,13 @@ fn take_sockets(
     Ok(listen)
 }
 
-/// Writes the file of `--announce`.
-fn announce(
+/// Writes the file of `--announce`, or checks it.
+fn announce<T>(
     command: &'static Command,
     settings: &Settings,
     addresses: &[ListenAddress],
-) -> Result<Option<Announcement>, Failure> {
+    act: impl FnOnce(&str, &AnnouncementContent<'_>) -> io::Result<T>,
+) -> Result<Option<T>, Failure> {
     let endpoints = endpoints(command, settings);
     let (Some(name), Some(address), Some(Served { path, .. })) = (
         &settings.announce.file,
@@ -350,7 +368,7 @@ fn announce(
         token: tokens.only(),
         extra: &settings.announce.extra,
     };
-    Ok(Some(Announcement::write(name, &content)?))
+    Ok(Some(act(name, &content)?))
 }
 
 /// Where the services are found.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::File;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -222,7 +222,7 @@ macro_rules! as_text {
     )*};
 }
 
-as_text!(IpAddr: "an IP address is expected", Uuid: "a UUID is expected");
+as_text!(IpAddr: "an IP address is expected", SocketAddr: "an address is expected", Uuid: "a UUID is expected");
 
 /// A string, which need not be UTF-8.
 impl Record for OsString {

@@ -151,10 +151,10 @@ impl fmt::Display for ParseListenError {
 impl std::error::Error for ParseListenError {}
 
 /// The prefix of an address whose connections use TLS.
-const TLS: &str = "tls:";
+pub(super) const TLS: &str = "tls:";
 
 /// The prefix of an address whose connections do not use TLS.
-const PLAIN: &str = "plain:";
+pub(super) const PLAIN: &str = "plain:";
 
 /// Splits the prefix `tls:` or `plain:` from an address. Returns whether its connections use TLS, if the prefix says so.
 pub(crate) fn split_security(text: &str) -> (Option<bool>, &str) {

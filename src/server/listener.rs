@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use mio::net::{TcpListener, UnixListener, UnixStream};
 use mio::{Interest, Registry};
+use rustix::net::{Shutdown, getsockname, shutdown};
 use serde_json::Value;
 
-use super::address::{Listen, ListenAddress, Place, Remote};
+use super::address::{Listen, ListenAddress, PLAIN, Place, Remote, TLS};
 use super::id::listener_token;
 use super::stream::Stream;
 use crate::protocol::Rejection;
@@ -52,6 +53,17 @@ struct SocketFile {
     path: PathBuf,
     device: u64,
     inode: u64,
+}
+
+impl SocketFile {
+    /// Removes the file if it is still this server's.
+    fn remove(&self) {
+        let ours = std::fs::symlink_metadata(&self.path)
+            .is_ok_and(|found| (found.dev(), found.ino()) == (self.device, self.inode));
+        if ours && let Err(error) = std::fs::remove_file(&self.path) {
+            log::debug!("removing {} failed: {error}", self.path.display());
+        }
+    }
 }
 
 /// A descriptor that is kept so that connections can be refused after descriptors have run out. Otherwise, they would wait in
@@ -124,33 +136,82 @@ pub(crate) struct Listener {
     is_tls: bool,
     /// Whether the socket was passed to this process, so that it goes on when this process ends.
     is_inherited: bool,
+    /// The address of a socket that has stopped to listen.
+    stopped: Option<SocketAddr>,
 }
 
-/// A listening socket of the program that this one replaces.
+/// A listening socket on the way from one program to the next. When it is dropped, its file is removed.
 #[derive(Debug)]
 pub(crate) struct PassedListener {
     /// The configured listen address. After an upgrade, it identifies the socket.
     name: String,
-    /// `None` in a rehearsal.
+    /// `None` in a rehearsal, for the sockets of the program before.
     socket: Option<OwnedFd>,
     /// The file of a unix socket that the server has created.
     file: Option<SocketFile>,
+    /// The address of a TCP socket.
+    address: Option<SocketAddr>,
 }
 
 impl PassedListener {
+    /// Opens the socket of an address for another program.
+    pub(super) fn open(listen: Listen, share: bool) -> io::Result<Self> {
+        let name = listen.to_string();
+        let (socket, file) = open(listen.place, share)?;
+        let (ListeningSocket::Tcp(socket) | ListeningSocket::Unix(socket)) = socket;
+        let address = SocketAddr::try_from(getsockname(&socket)?).ok();
+        Ok(Self {
+            name,
+            socket: Some(socket),
+            file,
+            address,
+        })
+    }
+
+    /// The same socket for another configured address.
+    pub(super) fn named(mut self, name: String) -> Self {
+        self.name = name;
+        self
+    }
+
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
+    /// Whether it is the socket of this configured address. Whether connections use TLS is a setting of the next program.
+    pub(super) fn is_for(&self, name: &str) -> bool {
+        without_tls(&self.name) == without_tls(name)
+    }
+
+    /// The address that clients connect to.
+    pub(super) fn address(&self) -> ListenAddress {
+        match (self.address, &self.file) {
+            (Some(address), _) => ListenAddress::of_tcp(address),
+            (None, Some(file)) => ListenAddress::of_unix(file.path.clone()),
+            (None, None) => ListenAddress::of_shared_unix(PathBuf::new()),
+        }
+    }
+
     /// The socket; `None` in a rehearsal.
-    pub(super) fn into_socket(self) -> Option<OwnedFd> {
-        self.socket
+    pub(super) fn into_socket(mut self) -> Option<OwnedFd> {
+        self.socket.take()
+    }
+}
+
+impl Drop for PassedListener {
+    fn drop(&mut self) {
+        if let (Some(_), Some(file)) = (&self.socket, &self.file) {
+            file.remove();
+        }
     }
 }
 
 impl Record for PassedListener {
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        self.name.as_str().into()
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        let socket = self.socket.as_ref();
+        let socket = socket.map_or(Value::Null, |socket| to.descriptor(socket.as_fd()));
+        let (file, address) = (self.file.save(to), self.address.save(to));
+        object!({"name": &self.name, "socket": socket, "file": file, "address": address})
     }
 
     fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
@@ -164,6 +225,7 @@ impl Record for PassedListener {
             name: fields.take("name", from)?,
             socket,
             file: fields.take("file", from)?,
+            address: fields.take("address", from)?,
         })
     }
 }
@@ -181,7 +243,45 @@ impl Listener {
             Socket::Tcp(socket) => to.descriptor(socket.as_fd()),
             Socket::Unix(socket) => to.descriptor(socket.as_fd()),
         };
-        object!({"name": &self.name, "socket": socket, "file": self.file.save(to)})
+        let address = self.local_address().map(|address| address.to_string());
+        object!({"name": &self.name, "socket": socket, "file": self.file.save(to), "address": address})
+    }
+
+    /// The configured listen address.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The address of a TCP socket.
+    fn local_address(&self) -> Option<SocketAddr> {
+        match &self.socket {
+            Socket::Tcp(socket) => socket.local_addr().ok(),
+            Socket::Unix(_) => None,
+        }
+    }
+
+    /// The port of a TCP socket.
+    pub(super) fn port(&self) -> Option<u16> {
+        let address = self.stopped.or_else(|| self.local_address());
+        address.map(|address| address.port())
+    }
+
+    /// Stops listening, so that another socket can have the port. The socket stays registered.
+    pub(super) fn stop(&mut self) -> io::Result<()> {
+        if let (None, Socket::Tcp(socket)) = (self.stopped, &self.socket) {
+            let address = socket.local_addr()?;
+            shutdown(socket, Shutdown::Read)?;
+            self.stopped = Some(address);
+        }
+        Ok(())
+    }
+
+    /// Listens again after [`Listener::stop`].
+    pub(super) fn listen_again(&mut self) -> io::Result<()> {
+        if let (Some(address), Socket::Tcp(socket)) = (self.stopped.take(), &self.socket) {
+            return crate::sys::listen_again(socket, address);
+        }
+        Ok(())
     }
 
     /// Opens a listening socket, or takes over the one that has passed. With `share`, other processes may listen on the same port. With `tls`, its connections use
@@ -195,25 +295,26 @@ impl Listener {
         passed: Option<PassedListener>,
     ) -> io::Result<(Self, ListenAddress)> {
         let name = listen.to_string();
-        let (passed, mut file) = passed.map_or((None, None), |one| (one.socket, one.file));
+        let taken = passed.map(|mut one| (one.socket.take(), one.file.take()));
+        let (passed, mut file) = taken.unwrap_or_default();
         // Connections may have arrived before the server took the socket over.
         let mut pending = passed.is_some();
         let mut inherited = false;
-        let mut socket = match listen.place {
-            Place::Tcp(_) | Place::PortRange(..) | Place::Unix(_) if passed.is_some() => {
-                socket_of(passed)?
+        let socket = match (listen.place, passed) {
+            (Place::Inherited(socket), _) => {
+                (inherited, pending) = (true, true);
+                inherited_listener(socket.into_fd()?)?
             }
-            Place::Tcp(address) => tcp(tcp_listener(address, share)?),
-            Place::PortRange(ip, ports) => bind_in_range(ip, &ports, share)?,
-            Place::Unix(path) => {
-                let (socket, ours) = bind_unix(&path)?;
-                file = Some(ours);
+            (_, Some(passed)) => inherited_listener(passed)?,
+            (place, None) => {
+                let (socket, ours) = open(place, share)?;
+                file = ours;
                 socket
             }
-            Place::Inherited(socket) => {
-                (inherited, pending) = (true, true);
-                socket_of(Some(socket.into_fd()?))?
-            }
+        };
+        let mut socket = match socket {
+            ListeningSocket::Tcp(fd) => Socket::Tcp(TcpListener::from_std(fd.into())),
+            ListeningSocket::Unix(fd) => Socket::Unix(UnixListener::from_std(fd.into())),
         };
         let address = match &mut socket {
             Socket::Tcp(socket) => {
@@ -240,6 +341,7 @@ impl Listener {
             has_warned: false,
             is_tls: tls,
             is_inherited: inherited,
+            stopped: None,
         };
         Ok((listener, address.with_tls(tls)))
     }
@@ -331,11 +433,8 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let Some(file) = &self.file else { return };
-        let ours = std::fs::symlink_metadata(&file.path)
-            .is_ok_and(|found| (found.dev(), found.ino()) == (file.device, file.inode));
-        if ours && let Err(error) = std::fs::remove_file(&file.path) {
-            log::debug!("removing {} failed: {error}", file.path.display());
+        if let Some(file) = &self.file {
+            file.remove();
         }
     }
 }
@@ -353,28 +452,35 @@ fn peer_user(stream: &UnixStream) -> io::Result<u32> {
     Ok(user.as_raw())
 }
 
-/// A listening socket that is open already.
-fn socket_of(fd: Option<OwnedFd>) -> io::Result<Socket> {
-    let fd = fd.ok_or(io::ErrorKind::NotFound)?;
-    Ok(match inherited_listener(fd)? {
-        ListeningSocket::Tcp(fd) => tcp(fd),
-        ListeningSocket::Unix(fd) => Socket::Unix(UnixListener::from_std(fd.into())),
-    })
+/// Opens a listening socket, with the file of a unix socket.
+fn open(place: Place, share: bool) -> io::Result<(ListeningSocket, Option<SocketFile>)> {
+    let socket = match place {
+        Place::Tcp(address) => tcp_listener(address, share)?,
+        Place::PortRange(ip, ports) => bind_in_range(ip, &ports, share)?,
+        Place::Unix(path) => {
+            let (socket, file) = bind_unix(&path)?;
+            return Ok((ListeningSocket::Unix(socket), Some(file)));
+        }
+        Place::Inherited(socket) => return Ok((inherited_listener(socket.into_fd()?)?, None)),
+    };
+    Ok((ListeningSocket::Tcp(socket), None))
 }
 
-fn tcp(fd: OwnedFd) -> Socket {
-    Socket::Tcp(TcpListener::from_std(fd.into()))
+/// A configured listen address without whether connections use TLS.
+fn without_tls(name: &str) -> &str {
+    let plain = || name.strip_prefix(PLAIN);
+    name.strip_prefix(TLS).or_else(plain).unwrap_or(name)
 }
 
 /// Tries the ports of a range, beginning with a random one.
-fn bind_in_range(ip: IpAddr, ports: &RangeInclusive<u16>, share: bool) -> io::Result<Socket> {
+fn bind_in_range(ip: IpAddr, ports: &RangeInclusive<u16>, share: bool) -> io::Result<OwnedFd> {
     let (first, count) = (u32::from(*ports.start()), ports.len() as u32);
     let random = random_uuid().as_u128() as u32;
     let mut last = io::Error::from(io::ErrorKind::AddrInUse);
     for step in 0..count {
         let port = first + (random % count + step) % count;
         match tcp_listener(SocketAddr::new(ip, port as u16), share) {
-            Ok(fd) => return Ok(tcp(fd)),
+            Ok(fd) => return Ok(fd),
             Err(error)
                 if matches!(
                     error.kind(),
@@ -390,7 +496,7 @@ fn bind_in_range(ip: IpAddr, ports: &RangeInclusive<u16>, share: bool) -> io::Re
 }
 
 /// Creates a unix socket that only the server's user can connect to.
-fn bind_unix(path: &Path) -> io::Result<(Socket, SocketFile)> {
+fn bind_unix(path: &Path) -> io::Result<(OwnedFd, SocketFile)> {
     check_socket_path(path)?;
     if let Ok(found) = std::fs::symlink_metadata(path) {
         if !found.file_type().is_socket() {
@@ -419,5 +525,5 @@ fn bind_unix(path: &Path) -> io::Result<(Socket, SocketFile)> {
         device: made.dev(),
         inode: made.ino(),
     };
-    Ok((Socket::Unix(UnixListener::from_std(socket)), file))
+    Ok((socket.into(), file))
 }

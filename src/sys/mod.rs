@@ -63,8 +63,9 @@ pub(crate) use pty::{open_pty, read_output, set_terminal_size};
 pub(crate) use random::{random_bytes, random_uuid};
 #[cfg(feature = "server")]
 pub(crate) use sockets::{
-    ListeningSocket, check_socket_path, inherited_listener, is_connected, set_keepalive,
-    tcp_listener, with_private_umask,
+    ListeningSocket, check_socket_path, inherited_listener, is_connected, listen_again,
+    receive_with_descriptors, send_with_descriptors, set_keepalive, tcp_listener,
+    with_private_umask,
 };
 #[cfg(feature = "cli")]
 pub(crate) use sockets::{keep_from_children, take_descriptor};

@@ -1,6 +1,7 @@
 //! Listening sockets with options that the standard library does not offer, and inherited sockets.
 
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[cfg(feature = "cli")]
@@ -17,7 +18,9 @@ use rustix::net::sockopt::{
     set_tcp_keepidle, set_tcp_keepintvl, socket_type,
 };
 use rustix::net::{
-    AddressFamily, SocketFlags, SocketType, bind, getpeername, getsockname, listen, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, bind, getpeername, getsockname,
+    listen, recvmsg, sendmsg, socket_with,
 };
 use rustix::process::umask;
 
@@ -79,6 +82,69 @@ pub(crate) fn tcp_listener(address: SocketAddr, share: bool) -> io::Result<Owned
     listen(&socket, BACKLOG)?;
     Ok(socket)
 }
+
+/// Makes a TCP socket listen again that was shut down. It may have lost its port, if that was chosen by the system.
+pub(crate) fn listen_again(socket: impl AsFd, address: SocketAddr) -> io::Result<()> {
+    match bind(&socket, &address) {
+        // It still has its port.
+        Ok(()) | Err(Errno::INVAL) => Ok(listen(socket, BACKLOG)?),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Sends bytes and descriptors over a unix socket. Without descriptors, it may be any stream.
+pub(crate) fn send_with_descriptors(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let mut sent = 0;
+    if !descriptors.is_empty() {
+        let space = rustix::cmsg_space!(ScmRights(descriptors.len()));
+        let mut space = vec![MaybeUninit::uninit(); space];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(descriptors));
+        let bytes = [IoSlice::new(bytes)];
+        sent = sendmsg(socket, &bytes, &mut control, SendFlags::empty())?;
+    }
+    while sent < bytes.len() {
+        sent += rustix::io::write(socket, &bytes[sent..])?;
+    }
+    Ok(())
+}
+
+/// Receives what has arrived over a unix socket, up to its end.
+pub(crate) fn receive_with_descriptors(socket: impl AsFd) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let (mut bytes, mut descriptors) = (Vec::new(), Vec::new());
+    loop {
+        let mut buffer = [0; 4096];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let into = &mut [IoSliceMut::new(&mut buffer)];
+        match recvmsg(&socket, into, &mut control, RecvFlags::DONTWAIT | CLOEXEC) {
+            Ok(received) if received.bytes > 0 => bytes.extend(&buffer[..received.bytes]),
+            Ok(_) | Err(Errno::AGAIN) => return Ok((bytes, descriptors)),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                descriptors.extend(received);
+            }
+        }
+    }
+}
+
+/// The maximum number of descriptors that the system sends at once.
+const MAX_DESCRIPTORS: usize = 253;
+
+/// Received descriptors do not pass to child processes.
+#[cfg(not(target_vendor = "apple"))]
+const CLOEXEC: RecvFlags = RecvFlags::CMSG_CLOEXEC;
+
+/// This system has no such flag.
+#[cfg(target_vendor = "apple")]
+const CLOEXEC: RecvFlags = RecvFlags::empty();
 
 /// Checks the length of the path of a unix socket. The error of the standard library does not name the limit.
 pub(crate) fn check_socket_path(path: &Path) -> io::Result<()> {

@@ -12,7 +12,7 @@ fn the_state_of_each_version_is_read() {
         let folder = version.expect("an entry").path();
         let state = File::open(folder.join("state")).expect("the state");
         let rehearsal = Command::new(env!("CARGO_BIN_EXE_outrigger"))
-            .args(["serve", "--no-auth", "--config"])
+            .args(["serve", "--no-auth", "--listen", "127.0.0.1:0", "--config"])
             .arg(folder.join("outrigger.json"))
             .env("OUTRIGGER_REHEARSAL", std::process::id().to_string())
             .stdin(Stdio::from(state))

@@ -2,14 +2,15 @@
 #![cfg(target_os = "linux")]
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::common::program::Program;
+use crate::common::program::{Program, outrigger};
 use crate::common::{BINARY, TEXT, Wire, frame, request, upgrade};
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Asks for an upgrade over TCP, with more fields. Returns the head of the response and its body.
 fn ask_for_upgrade(address: SocketAddr, fields: &str) -> (String, Value) {
@@ -316,6 +317,144 @@ fn changed_settings_are_in_force_after_the_upgrade_and_wrong_ones_prevent_it() {
     upgrade(address);
     client.send_frame(BINARY, &[7; 4000]);
     assert_eq!(client.read_frame().payload, [7; 4000]);
+}
+
+/// Starts an echo server that has its addresses from the configuration file. Returns its first address, too.
+fn listening(settings: &Settings, listen: &Value) -> (Program, SocketAddr) {
+    settings.change(&json!({"listen": listen}).to_string());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
+    command.args(["echo", "--no-auth", "--allow-upgrade", "--config"]);
+    let program = Program::spawn(command.arg(settings.path()));
+    let address = program.address();
+    (program, address)
+}
+
+/// Sends a message over each connection, and over a new one.
+fn expect_echoes(address: SocketAddr, clients: &mut [Wire]) {
+    let mut new = Wire::connect(address, "/");
+    for client in clients.iter_mut().chain([&mut new]) {
+        client.send_frame(TEXT, b"still here");
+        assert_eq!(client.read_frame().payload, b"still here");
+    }
+}
+
+/// The bug: the rehearsal said yes, and the server ended with all its clients when it could not listen, or not announce itself.
+#[test]
+fn an_address_or_an_announcement_that_does_not_work_prevents_the_upgrade() {
+    let settings = Settings::new("faults", "");
+    let (mut program, address) = listening(&settings, &json!(["127.0.0.1:0"]));
+    let mut log = program.follow_log();
+    let mut clients = [Wire::connect(address, "/"), Wire::connect(address, "/")];
+    let path = |name: &str| settings.folder.join(name).display().to_string();
+    let unix = |name: &str| format!("unix:{}", path(name));
+    let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = tcp.local_addr().expect("an address").to_string();
+    let _unix = UnixListener::bind(path("taken")).expect("a socket");
+    fs::write(path("file"), "").expect("a file");
+    // Another process has a part of the port that the server has for 127.0.0.1.
+    let port = address.port();
+    let _part = TcpListener::bind(("127.0.0.2", port)).expect("a port");
+    let own = "127.0.0.1:0";
+    let free = format!("127.0.0.3:{port}");
+    let good = unix("new");
+    let busy = "Address already in use";
+    let faults = [
+        (
+            json!({"listen": [own, taken]}),
+            &*format!("{taken}: {busy}"),
+        ),
+        (json!({"listen": [taken]}), busy),
+        (
+            json!({"listen": [own, "192.0.2.1:7070"]}),
+            "192.0.2.1:7070: Cannot assign",
+        ),
+        (
+            json!({"listen": [own, unix("taken")]}),
+            "another process is listening on it",
+        ),
+        (
+            json!({"listen": [own, unix("missing/x")]}),
+            "missing/x: No such file",
+        ),
+        (
+            json!({"listen": [own, unix("file")]}),
+            "the file exists and is not a socket",
+        ),
+        (
+            json!({"listen": [own, "fd:9"]}),
+            "cannot listen on fd:9: the server was not started with this descriptor",
+        ),
+        (
+            json!({"listen": [own, free, good, taken]}),
+            &*format!("{taken}: {busy}"),
+        ),
+        (
+            json!({"listen": [format!("0.0.0.0:{port}"), good]}),
+            &*format!("0.0.0.0:{port}: {busy}"),
+        ),
+        (json!({"listen": [own, "tls:127.0.0.1:0"]}), "tls"),
+        (
+            json!({"listen": [own, good], "announce": path("file/x")}),
+            "--announce: ",
+        ),
+        (
+            json!({"listen": [own], "announce": path("")}),
+            "--announce: ",
+        ),
+    ];
+    for (fault, reason) in &faults {
+        settings.change(&fault.to_string());
+        let asked = outrigger(&["upgrade", &format!("http://{address}/")]);
+        let said = String::from_utf8_lossy(&asked.stderr);
+        assert_eq!(asked.status.code(), Some(1), "{fault}: {said}");
+        assert!(said.contains(reason), "{fault}: {said}");
+        program.signal(Signal::USR2);
+        for _ in 0..2 {
+            log.expect("the upgrade has failed, and the server goes on: ");
+        }
+        expect_echoes(address, &mut clients);
+        // Nothing is left of the addresses that would have worked.
+        assert!(!PathBuf::from(path("new")).exists(), "{fault}");
+        assert!(TcpStream::connect(&free).is_err(), "{fault}");
+    }
+    drop(tcp);
+    settings.change(&faults[0].0.to_string());
+    assert_eq!(upgrade(address)["passed"], 2);
+    expect_echoes(taken.parse().expect("an address"), &mut clients);
+}
+
+#[test]
+fn new_addresses_are_open_after_an_upgrade_and_old_ones_closed() {
+    let settings = Settings::new("addresses", "");
+    let (program, address) = listening(&settings, &json!(["127.0.0.1:0"]));
+    let mut clients = [Wire::connect(address, "/")];
+    let socket = settings.folder.join("socket");
+    let unix = format!("unix:{}", socket.display());
+    let port = address.port();
+    let other = format!("127.0.0.2:{port}");
+    // The first address is in the way of the new one.
+    let all = format!("0.0.0.0:{port}");
+    for (listen, reached, has_file) in [
+        (json!(["127.0.0.1:0", unix]), "127.0.0.1", true),
+        (json!([unix, all]), "127.0.0.2", true),
+        (json!([format!("plain:{all}")]), "127.0.0.3", false),
+        (json!([other]), "127.0.0.2", false),
+    ] {
+        settings.change(&json!({"listen": listen}).to_string());
+        // Over a connection to the last address.
+        let from = if reached == "127.0.0.2" && !has_file {
+            other.parse().expect("an address")
+        } else {
+            address
+        };
+        assert_eq!(upgrade(from)["passed"], 1, "{listen}");
+        let reached = SocketAddr::new(reached.parse().expect("an address"), port);
+        expect_echoes(reached, &mut clients);
+        assert_eq!(socket.exists(), has_file, "{listen}");
+        assert_eq!(UnixStream::connect(&socket).is_ok(), has_file, "{listen}");
+    }
+    assert!(TcpStream::connect(address).is_err());
+    drop(program);
 }
 
 #[test]

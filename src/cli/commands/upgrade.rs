@@ -19,9 +19,9 @@ Makes a server replace itself by the program that is now at its path. Connection
 Makes a server replace itself by the program that is now at its path, with the same arguments and
 its configuration file, read anew. The process id, listening sockets and connections stay.
 
-First, the new program is tried: it checks its settings and whether it can continue. If it cannot,
-nothing happens, and this command says why. While the program is replaced, the server stands still
-for some milliseconds.
+First, the new program is tried: it checks its settings and whether it can continue, and opens new
+addresses. If it cannot, nothing happens, and this command says why. While the program is replaced,
+the server stands still for some milliseconds.
 
 Connections, sessions and programs go on: terminals, processes, agents, MCP servers, apps and
 pipes, with the calls and turns that run in them. Clients over TLS cannot be carried over: those

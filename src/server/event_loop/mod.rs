@@ -444,6 +444,10 @@ impl<S: Service> Server<S> {
         if !due {
             return;
         }
+        if self.keeps_descriptors() {
+            self.accept_again = Some(self.ctx.now() + EXHAUSTED_RETRY);
+            return;
+        }
         self.ctx.core.env.begin_own_work();
         self.accept_again = None;
         self.reserve.refill();

@@ -7,13 +7,14 @@
 //! ```
 //!
 //! The *rehearsal* is a child process. It runs the new program with the same arguments, reads the records without the bytes that they
-//! refer to, and says whether it could continue, and which services. A thread waits for it, so the loop goes on. If it says yes, the
+//! refer to, opens new [addresses], and says whether it could continue, and which services. A thread waits for it, so the loop goes on. If it says yes, the
 //! clients of the other services end, and the loop goes on for up to a second, so that their programs can read of it. Then the loop
 //! stops between two turns, [ends or completes](state) what cannot pass, writes everything into a [file] in memory and calls `execve`,
 //! which keeps the process id, the children and the descriptors. The next program reads the file, and continues with what it says.
 //!
 //! Each record is written by the owner of the data ([`Record`](crate::record::Record)).
 
+mod addresses;
 mod file;
 mod passed;
 mod rehearsal;
@@ -54,7 +55,7 @@ use crate::sys::{
 };
 
 /// The descriptors that an upgrade opens, and that are kept for it: the state, a child process with its pipes, and its end.
-const RESERVED: usize = 8;
+const RESERVED: usize = 12;
 
 /// How long the programs of services that do not continue may read of the end of their clients.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -162,12 +163,14 @@ pub(super) struct Upgrading {
     callers: Vec<ClientId>,
     /// Descriptors that are closed before an upgrade needs as many. Otherwise, a server with a full table could not be upgraded.
     reserve: Vec<File>,
+    /// Whether the rehearsal needs the descriptors that are free.
+    is_short: bool,
     /// When the loop has stopped, in nanoseconds, and what has become of the connections.
     end: (u64, Carried),
     /// The number of clients that have ended for the present upgrade, by their services.
     ended: BTreeMap<ServiceId, usize>,
-    /// Whether the new program compresses messages.
-    compresses: bool,
+    /// What the new program has said in the rehearsal.
+    agreement: Agreement,
     sender: Sender<Result<Agreement, String>>,
     results: Receiver<Result<Agreement, String>>,
     bell: Bell,
@@ -208,9 +211,10 @@ impl<S: Service> Server<S> {
             stage: Stage::Idle,
             callers: Vec::new(),
             reserve: reserve(),
+            is_short: false,
             end: Default::default(),
             ended: BTreeMap::new(),
-            compresses: true,
+            agreement: Agreement::default(),
             sender,
             results,
             bell: self.commands.bell().clone(),
@@ -277,6 +281,7 @@ impl<S: Service> Server<S> {
         }
         let kept = self.upgrading.as_mut();
         let mut kept = kept.map_or_else(Vec::new, |one| std::mem::take(&mut one.reserve));
+        let is_short = reserve().len() < RESERVED;
         kept.pop();
         let state = self
             .write_state(false)
@@ -300,7 +305,25 @@ impl<S: Service> Server<S> {
         start_thread(thread, rehearse)
             .map_err(|error| Failure(format!("cannot start a thread: {error}")))?;
         upgrading.stage = Stage::Rehearsing;
+        upgrading.is_short = is_short;
         Ok(())
+    }
+
+    /// Whether no connection may be accepted, because the rehearsal needs the descriptors that are free. At other times, the reserve
+    /// comes before new connections.
+    pub(super) fn keeps_descriptors(&mut self) -> bool {
+        let Some(upgrading) = &mut self.upgrading else {
+            return false;
+        };
+        if upgrading.stage == Stage::Rehearsing {
+            return upgrading.is_short;
+        }
+        while upgrading.reserve.len() < RESERVED
+            && let Ok(file) = File::open("/")
+        {
+            upgrading.reserve.push(file);
+        }
+        false
     }
 
     /// Takes the result of a rehearsal, if it has ended.
@@ -312,8 +335,14 @@ impl<S: Service> Server<S> {
             return;
         };
         upgrading.reserve = reserve();
-        let obstacle = || self.obstacle().map_or(Ok(()), |why| Err(why.to_owned()));
-        match result.and_then(|agreement| obstacle().map(|()| agreement)) {
+        let checked = result.and_then(|agreement| {
+            if let Some(obstacle) = self.obstacle() {
+                return Err(obstacle.to_owned());
+            }
+            agreement.check_addresses(&mut self.listeners)?;
+            Ok(agreement)
+        });
+        match checked {
             Ok(agreement) => self.begin_ending(agreement),
             Err(why) => self.end_upgrade(&Failure(why)),
         }
@@ -321,9 +350,9 @@ impl<S: Service> Server<S> {
 
     /// Ends the clients that the new program does not know.
     fn begin_ending(&mut self, agreement: Agreement) {
-        self.ctx.core.departing = agreement.departing;
+        self.ctx.core.departing.clone_from(&agreement.departing);
         if let Some(upgrading) = &mut self.upgrading {
-            upgrading.compresses = agreement.compresses;
+            upgrading.agreement = agreement;
         }
         let mut carried = Carried::default();
         self.end_departing(&mut carried);
@@ -394,8 +423,9 @@ impl<S: Service> Server<S> {
     /// Replaces the program. Returns only if that fails. The server then goes on.
     #[cold]
     pub(super) fn replace_program(&mut self) {
-        let failure = match self.obstacle() {
-            Some(obstacle) => Failure(obstacle.to_owned()),
+        let obstacle = self.obstacle().map(str::to_owned);
+        let failure = match obstacle.or_else(|| self.take_over_addresses().err()) {
+            Some(why) => Failure(why),
             None => Failure(format!(
                 "the program cannot be executed: {}",
                 self.execute_successor()
@@ -480,6 +510,7 @@ impl<S: Service> Server<S> {
 
     /// The end of an upgrade that has not taken place.
     fn end_upgrade(&mut self, failure: &Failure) {
+        self.listen_again();
         let has_ended = self
             .upgrading
             .as_ref()
@@ -514,14 +545,18 @@ impl<S: Service> Server<S> {
 
     /// All records, with what they refer to.
     fn records<'a>(&'a self, to: &mut Saver<'a>) -> Records {
-        let listeners: Vec<Value> = self.listeners.iter().map(|one| one.save(to)).collect();
+        let upgrading = self.upgrading.as_deref();
+        let opened = upgrading.map_or(&[][..], |one| &one.agreement.opened);
+        let listeners = self.listeners.iter().map(|one| one.save(to));
+        let mut listeners: Vec<Value> = listeners.collect();
+        listeners.extend(opened.iter().map(|one| one.save(to)));
         let (state, clients) = self.save(to);
         let mut records = vec![
             ("listeners", text_of(&Value::from(listeners))),
             ("loop", text_of(&state)),
             (CLIENTS, clients),
         ];
-        if let Some(upgrading) = self.upgrading.as_deref() {
+        if let Some(upgrading) = upgrading {
             let (began, carried) = &upgrading.end;
             let upgrade = json!({
                 "began": began,

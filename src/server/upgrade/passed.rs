@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, RawFd};
 use std::thread;
 use std::time::Duration;
 
+use mio::Poll;
 use serde_json::{Value, json};
 
 use super::file::{CLIENTS, StateFile};
@@ -76,6 +77,8 @@ pub struct Passed {
     from: Loader,
     listeners: Vec<PassedListener>,
     continued: Continued,
+    /// What this program says in the rehearsal.
+    agreement: Agreement,
 }
 
 /// How an upgrade went, for its callers, the log and the metrics.
@@ -159,6 +162,7 @@ impl Passed {
             from,
             listeners: Vec::new(),
             continued: Continued::default(),
+            agreement: Agreement::default(),
         };
         let listeners = Vec::restore(passed.take("listeners"), &mut passed.from);
         passed.listeners = listeners.map_err(|error| error.inside("listeners"))?;
@@ -171,7 +175,7 @@ impl Passed {
         at.map_or(Value::Null, |at| self.records.swap_remove(at).1)
     }
 
-    /// Whether the program is only tried: it must open nothing, and end with exit code 0 after [`Server::continue_service`], which says
+    /// Whether the program is only tried: it must start nothing, and end with exit code 0 after [`Server::continue_service`], which says
     /// on standard output that it could continue. Otherwise, the last line of its standard error is the reason.
     pub fn is_rehearsal(&self) -> bool {
         self.from.is_rehearsal()
@@ -182,14 +186,19 @@ impl Passed {
         self.take("program")
     }
 
-    /// Takes the listening socket that the first program was started with under this number.
+    /// Takes the listening socket that the first program was started with under this number. In a rehearsal, another file takes its
+    /// place.
     pub fn take_inherited(&mut self, number: RawFd) -> Option<Listen> {
         let name = format!("fd:{number}");
         let at = self
             .listeners
             .iter()
             .position(|one| one.name().ends_with(&name))?;
-        let socket = self.listeners.swap_remove(at).into_socket()?;
+        let socket = if self.is_rehearsal() {
+            File::open("/dev/null").ok()?.into()
+        } else {
+            self.listeners.swap_remove(at).into_socket()?
+        };
         Some(Listen::inherited_as(socket, number))
     }
 
@@ -205,21 +214,21 @@ impl Passed {
 
     /// Takes a listening socket by the address for which it was opened.
     pub(super) fn take_listener(&mut self, name: &str) -> Option<PassedListener> {
-        let at = self.listeners.iter().position(|one| one.name() == name)?;
+        let at = self.listeners.iter().position(|one| one.is_for(name))?;
         Some(self.listeners.swap_remove(at))
     }
 }
 
 impl<S: Service> Server<S> {
-    /// A server with the listening sockets and the clients of the program before. Addresses for which it had no socket are opened.
-    /// Nothing is opened in a rehearsal. Call [`Server::continue_service`] once the service is started.
+    /// A server with the listening sockets and the clients of the program before. Addresses for which it had no socket are opened, also
+    /// in a rehearsal, which sends them to that program. Call [`Server::continue_service`] once the service is started.
     ///
     /// # Errors
     ///
     /// As [`Server::bind`], and [`Error::State`] if the state cannot be read.
     pub fn bind_passed(config: Config, service: S, passed: &mut Passed) -> Result<Self, Error> {
         let mut server = if passed.is_rehearsal() {
-            Self::without_listeners(config, service)?
+            Self::rehearse_with(config, service, passed)?
         } else {
             Self::bind_with(config, service, |name| passed.take_listener(name))?
         };
@@ -231,6 +240,21 @@ impl<S: Service> Server<S> {
         let continued = server.restore(state, &mut passed.from);
         passed.continued = continued.map_err(|error| Error::State(error.inside("loop")))?;
         Ok(server)
+    }
+
+    /// A server for a rehearsal.
+    fn rehearse_with(mut config: Config, service: S, passed: &mut Passed) -> Result<Self, Error> {
+        config.validate()?;
+        let mut addresses = Vec::new();
+        for listen in std::mem::take(&mut config.listen) {
+            let tls = config.uses_tls(&listen);
+            let known = passed.take_listener(&listen.to_string());
+            let address = passed.agreement.provide(listen, config.reuse_port, known)?;
+            addresses.push(address.with_tls(tls));
+        }
+        let server =
+            Poll::new().and_then(|poll| Self::new(poll, config, Vec::new(), addresses, service));
+        server.map_err(Error::system("create the event loop"))
     }
 
     /// Continues the service, handles the signals that have arrived meanwhile, and answers who has asked for the upgrade. Call it after
@@ -254,9 +278,9 @@ impl<S: Service> Server<S> {
             let agreement = Agreement {
                 departing,
                 compresses,
+                ..passed.agreement
             };
-            return rehearsal::agree(&agreement)
-                .map_err(Error::system("answer the program before"));
+            return rehearsal::agree(agreement).map_err(Error::system("answer the program before"));
         }
         if passed.from.left() > 0 {
             log::debug!(

@@ -13,8 +13,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::passed;
 use super::state::Agreement;
-use crate::record::{Loader, Record, Saver};
-use crate::sys::{ChildProcess, StartOptions, code_or_signal, exit_descriptor};
+use crate::record::{Bytes, Loader, Record, Restored, Saved, Saver};
+use crate::sys::{
+    ChildProcess, StartOptions, code_or_signal, exit_descriptor, receive_with_descriptors,
+    send_with_descriptors,
+};
 
 /// How long a rehearsal may take. It loads the settings and parses the records.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -22,23 +25,38 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// The maximum length of the reason that the new program gives, in bytes.
 const MAX_REASON: u64 = 4096;
 
-/// Says in the rehearsal that this program could continue.
-pub(super) fn agree(agreement: &Agreement) -> io::Result<()> {
-    let answer = agreement.save(&mut Saver::default());
-    let mut output = io::stdout().lock();
-    writeln!(output, "{answer}")?;
-    output.flush()
+/// Says in the rehearsal that this program could continue, and sends the sockets that it has opened.
+pub(super) fn agree(agreement: Agreement) -> io::Result<()> {
+    let mut saver = Saver::default();
+    // The program may have printed a part of a line.
+    let answer = format!("\n{}\n", agreement.save(&mut saver));
+    let sockets = saver.descriptors().iter().filter_map(Saved::descriptor);
+    let sockets: Vec<BorrowedFd<'_>> = sockets.collect();
+    io::stdout().flush()?;
+    send_with_descriptors(io::stdout().as_fd(), answer.as_bytes(), &sockets)?;
+    // From here on, the program before removes their files.
+    std::mem::forget(agreement);
+    Ok(())
 }
 
-/// Reads what the new program has said on its standard output. It has ended.
-fn read_agreement(mut output: UnixStream) -> Option<Agreement> {
-    let mut said = String::new();
-    output.set_nonblocking(true).ok()?;
-    // A process that it has left behind may have the other end.
-    let _ = output.read_to_string(&mut said);
-    // The program may have printed something before.
+/// Reads what the new program has said on its standard output. It has ended, and a process that it has left behind is not waited for.
+fn read_agreement(output: &UnixStream) -> Option<Agreement> {
+    let (said, sockets) = receive_with_descriptors(output).ok()?;
+    let said = String::from_utf8(said).ok()?;
     let answer = serde_json::from_str(said.lines().last()?).ok()?;
-    Agreement::restore(answer, &mut Loader::rehearsal(0, 0)).ok()
+    let sockets = sockets.into_iter().map(Restored::Descriptor).collect();
+    let mut from = Loader::new(Box::new(NoBytes), 0, sockets);
+    Agreement::restore(answer, &mut from).ok()
+}
+
+/// The answer has no bytes beside it.
+#[derive(Debug)]
+struct NoBytes;
+
+impl Bytes for NoBytes {
+    fn read_at(&mut self, _: u64, _: &mut [u8]) -> io::Result<()> {
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
 }
 
 /// Runs the new program, which reads the state from its standard input. Returns why it could not continue. Blocks the thread.
@@ -91,7 +109,7 @@ pub(super) fn run(
     }
     let status = child.reap();
     match status.map(code_or_signal) {
-        Some(Ok(0)) => read_agreement(output)
+        Some(Ok(0)) => read_agreement(&output)
             .ok_or_else(|| "the new program has not said that it can continue".to_owned()),
         status => {
             let said = String::from_utf8_lossy(&said);

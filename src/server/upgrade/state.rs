@@ -20,6 +20,7 @@ use std::convert::Infallible;
 
 use serde_json::{Value, json};
 
+use super::addresses::Occupied;
 use crate::protocol::http::HttpState;
 use crate::protocol::{
     Cause, CloseCode, CloseReason, Rejection, Response, StatusCode, Time, WebSocket,
@@ -32,6 +33,7 @@ use crate::server::event_loop::clock::Clock;
 use crate::server::event_loop::scheduler::AccountId;
 use crate::server::event_loop::timers::Timers;
 use crate::server::id::{ClientId, ServiceId};
+use crate::server::listener::PassedListener;
 use crate::server::registry::Registry;
 use crate::server::service::{Portable, Service, continue_service};
 use crate::server::stream::Stream;
@@ -80,11 +82,20 @@ pub(crate) struct Agreement {
     pub(super) departing: Vec<ServiceId>,
     /// Whether that program compresses messages.
     pub(super) compresses: bool,
+    /// The configured addresses for which it uses the sockets of the present program.
+    pub(super) kept: Vec<String>,
+    /// The sockets that it has opened for new addresses.
+    pub(super) opened: Vec<PassedListener>,
+    /// The new addresses that it cannot open yet.
+    pub(super) occupied: Vec<Occupied>,
 }
 
 record!(Agreement {
     departing,
     compresses,
+    kept,
+    opened,
+    occupied,
 });
 
 /// What follows after the loop.
@@ -114,7 +125,10 @@ impl<S: Service> Server<S> {
 
     fn fate(&self, client: &Client) -> Fate {
         let wire = &client.wire;
-        let compresses = self.upgrading.as_ref().is_none_or(|one| one.compresses);
+        let compresses = self
+            .upgrading
+            .as_ref()
+            .is_none_or(|one| one.agreement.compresses);
         let is_portable = |socket: &WebSocket| socket.is_portable(compresses);
         let passes = wire.tls().is_none() && wire.protocol.websocket().is_none_or(is_portable);
         let carries = |service: &dyn Portable| service.carries(client.service_id);
