@@ -696,4 +696,35 @@ fn a_failed_upgrade_says_who_has_ended_for_it_and_their_service_goes_on() {
     Wire::connect(address, "/app");
 }
 
+/// The bug: the server ended with all its clients. The settings change while a program reads of the end of its client.
+#[test]
+fn settings_that_become_wrong_after_the_rehearsal_end_no_server() {
+    let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = other.local_addr().expect("an address").to_string();
+    let file = Settings::new("later", &json!({}));
+    let name = file.0.to_str().expect("UTF-8");
+    let own = "127.0.0.1:0";
+    let kept = json!({"/kept": {"echo": {}}});
+    let wrong = json!({"listen": [own, taken], "announce": "/dev/null/x", "routes": kept});
+    let app = format!(
+        "while read -r e; do case $e in *'\"disconnect\"'*) echo '{wrong}' >{name};; esac; done"
+    );
+    let app = json!({"app": {"command": ["sh", "-c", app]}});
+    let routes = json!({"/app": app, "/kept": {"echo": {}}});
+    file.change(&json!({"listen": [own], "routes": routes}));
+    let mut command = std::process::Command::new(BINARY_FILE);
+    command.args(["serve", "--no-auth", "--allow-upgrade", "--config", name]);
+    let mut server = Program::spawn(&mut command);
+    let (address, mut log) = (server.address(), server.follow_log());
+    let mut kept_client = Wire::connect(address, "/kept");
+    let _ended = Wire::connect(address, "/app");
+    file.change(&json!({"listen": [own], "routes": kept}));
+    assert_eq!(upgrade(address)["closed"], 1);
+    kept_client.send_frame(TEXT, b"still here");
+    assert_eq!(text(&mut kept_client), "still here");
+    log.expect(&format!("cannot listen on {taken}: Address already in use"));
+    log.expect("--announce: /dev/null/x: ");
+    Wire::connect(address, "/kept");
+}
+
 const BINARY_FILE: &str = env!("CARGO_BIN_EXE_outrigger");

@@ -66,28 +66,35 @@ impl<S: Service> Server<S> {
     /// [`Error::Config`] if a setting is not valid, [`Error::Listen`] if an address cannot be bound, and
     /// [`Error::System`] if the system is out of resources.
     pub fn bind(config: Config, service: S) -> Result<Self, Error> {
-        Self::bind_with(config, service, |_| None)
+        Self::bind_with(config, service, |_| None, Err)
     }
 
-    /// As [`Server::bind`], with the sockets that `passed` returns for the names of addresses.
+    /// As [`Server::bind`], with the sockets that `passed` returns for the names of addresses. `handle` handles the failure of an
+    /// address, which is then left out, or returns it.
     pub(crate) fn bind_with(
         mut config: Config,
         service: S,
         mut passed: impl FnMut(&str) -> Option<PassedListener>,
+        handle: impl Fn(Error) -> Result<(), Error>,
     ) -> Result<Self, Error> {
         config.validate()?;
         let poll = Poll::new().map_err(Error::system("create the event loop"))?;
         let mut listeners = Vec::new();
         let mut addresses = Vec::new();
-        for (index, listen) in std::mem::take(&mut config.listen).into_iter().enumerate() {
+        for listen in std::mem::take(&mut config.listen) {
+            let index = listeners.len();
             let name = listen.to_string();
             let tls = config.uses_tls(&listen);
             let (share, passed) = (config.reuse_port, passed(&name));
             let bound = Listener::bind(poll.registry(), listen, share, tls, index, passed);
-            let (listener, mut address) = bound.map_err(|source| Error::Listen {
-                address: name,
-                source,
-            })?;
+            let (listener, mut address) = match bound {
+                Ok(bound) => bound,
+                Err(source) => {
+                    let address = name;
+                    handle(Error::Listen { address, source })?;
+                    continue;
+                }
+            };
             listeners.push(listener);
             if config.has_shared_sockets() {
                 address.share();

@@ -72,14 +72,16 @@ impl Agreement {
         }
     }
 
-    /// The listeners that the next program does not need and that have this port.
+    /// The listeners that the next program does not need and that have this port. The service manager listens on the same sockets
+    /// as this program, so these go on.
     fn in_the_way<'a>(
         &self,
         listeners: &'a mut [Listener],
         port: u16,
     ) -> impl Iterator<Item = &'a mut Listener> {
         listeners.iter_mut().filter(move |one| {
-            one.port() == Some(port) && !self.kept.iter().any(|kept| kept == one.name())
+            let is_kept = self.kept.iter().any(|kept| kept == one.name());
+            one.port() == Some(port) && !is_kept && !one.is_inherited()
         })
     }
 

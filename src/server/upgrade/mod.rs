@@ -355,7 +355,7 @@ impl<S: Service> Server<S> {
             upgrading.agreement = agreement;
         }
         let mut carried = Carried::default();
-        self.end_departing(&mut carried);
+        self.end_departing(&mut carried, false);
         if carried != Carried::default() {
             log::info!("ending clients for the upgrade: {}", self.ended_text());
         }

@@ -230,7 +230,15 @@ impl<S: Service> Server<S> {
         let mut server = if passed.is_rehearsal() {
             Self::rehearse_with(config, service, passed)?
         } else {
-            Self::bind_with(config, service, |name| passed.take_listener(name))?
+            // The settings may have changed since the rehearsal. A server that ended would end its clients and programs.
+            let log = |error: Error| match error {
+                Error::Listen { address, source } => {
+                    log::error!("cannot listen on {address}: {source}");
+                    Ok(())
+                }
+                error => Err(error),
+            };
+            Self::bind_with(config, service, |name| passed.take_listener(name), log)?
         };
         let state = passed.take("loop");
         // The service continues instead.

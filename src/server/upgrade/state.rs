@@ -144,19 +144,23 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Ends the clients that the next program does not know, and the calls of services that end with the upgrade.
-    pub(super) fn end_departing(&mut self, carried: &mut Carried) {
+    /// Ends the clients that the next program does not know, and the calls of services that end with the upgrade. `is_last` says whether
+    /// the loop has stopped. Before, a message that is decompressed in part may still be complete in time.
+    pub(super) fn end_departing(&mut self, carried: &mut Carried, is_last: bool) {
         for id in self.ctx.core.registry.ids() {
             let Some(client) = self.ctx.core.registry.get(id) else {
                 continue;
             };
             let service_id = client.service_id;
+            let is_departing = self.ctx.core.departing.contains(&service_id);
+            let is_encrypted = client.wire.tls().is_some();
+            let is_inflating = client.wire.protocol.is_inflating();
+            let may_pass_later = !is_last && !is_departing && !is_encrypted && is_inflating;
             if !client.wire.protocol.was_open() {
-                let is_departing = self.ctx.core.departing.contains(&service_id);
                 if is_departing && self.call_for_upgrade(id).is_none() {
                     self.act(|server| carried.refused += usize::from(server.refuse_call(id)));
                 }
-            } else if self.fate(client) == Fate::Ends {
+            } else if self.fate(client) == Fate::Ends && !may_pass_later {
                 carried.closed += 1;
                 if let Some(upgrading) = &mut self.upgrading {
                     *upgrading.ended.entry(service_id).or_default() += 1;
@@ -182,7 +186,7 @@ impl<S: Service> Server<S> {
                 service.make_portable(&mut server.ctx);
             }
         });
-        self.end_departing(&mut carried);
+        self.end_departing(&mut carried, true);
         for id in self.ctx.core.registry.ids() {
             let Some(client) = self.ctx.core.registry.get(id) else {
                 continue;
