@@ -2,13 +2,24 @@
 #![cfg(target_os = "linux")]
 
 use std::fs;
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Duration;
 
 use crate::common::program::{Program, outrigger};
-use crate::common::{BINARY, TEXT, Wire, frame, request, upgrade};
+use crate::common::traces::eventually;
+use crate::common::{BINARY, PATIENCE, TEXT, Wire, call, frame, request, upgrade};
+use outrigger::protocol::client::HttpRequest;
+use outrigger::upgrade::Successor;
+use outrigger::{
+    ClientId, Config, Connect, Context, Outgoing, Rejection, Request, Response, ResponseEvent,
+    Route, Server, Service, StatusCode,
+};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -455,6 +466,137 @@ fn new_addresses_are_open_after_an_upgrade_and_old_ones_closed() {
     }
     assert!(TcpStream::connect(address).is_err());
     drop(program);
+}
+
+/// Asks another server when it is called, and keeps the connection to it.
+struct Asking {
+    connect: Arc<Connect>,
+    idle: Option<ClientId>,
+    heard: Sender<String>,
+}
+
+impl Service for Asking {
+    fn route(&self, _: &Request<'_>) -> Result<Route, Rejection> {
+        Ok(Route::call())
+    }
+
+    fn call(&mut self, ctx: &mut Context, caller: ClientId, _: &Request<'_>, _: &[u8]) {
+        let request = HttpRequest::without_body("GET");
+        let is_asked = match self.idle.take() {
+            Some(idle) => ctx.request_again(idle, request).is_ok(),
+            None => ctx.request(&self.connect, request).is_ok(),
+        };
+        assert!(is_asked);
+        ctx.respond(caller, &Response::json(StatusCode::OK, "{}"));
+    }
+
+    fn outgoing(&mut self) -> Option<&mut dyn Outgoing> {
+        Some(self)
+    }
+}
+
+impl Outgoing for Asking {
+    fn response(&mut self, _: &mut Context, client: ClientId, event: ResponseEvent<'_>) {
+        let heard = match event {
+            ResponseEvent::End { is_reusable } => {
+                self.idle = is_reusable.then_some(client);
+                "end".to_owned()
+            }
+            ResponseEvent::Failed { error, .. } => {
+                self.idle = None;
+                error.to_string()
+            }
+            _ => return,
+        };
+        self.heard.send(heard).expect("the test listens");
+    }
+}
+
+/// Answers a request for each message on the channel.
+fn answer_requests(listener: &TcpListener, go: &Receiver<()>) {
+    for stream in listener.incoming() {
+        let mut wire = Wire {
+            stream: stream.expect("a connection"),
+        };
+        let mut byte = [0];
+        while wire.stream.peek(&mut byte).is_ok_and(|count| count > 0) {
+            wire.read_head();
+            let Ok(()) = go.recv() else { return };
+            // If the other side has given up, the next connection follows.
+            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+            let _ = wire.stream.write_all(answer);
+        }
+    }
+}
+
+/// The bug: any connection to another server prevented upgrades, also an idle one. The new program is gone when it is needed, so that the
+/// test goes on.
+#[test]
+fn requests_to_other_servers_end_before_an_upgrade() {
+    let other = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/", other.local_addr().expect("an address"));
+    let (go, answers) = mpsc::channel();
+    let answering = std::thread::spawn(move || answer_requests(&other, &answers));
+    let settings = Settings::new("requests", "");
+    let program = settings.folder.join("program");
+    let (heard, hears) = mpsc::channel();
+    let (ready, started) = mpsc::channel();
+    let successor = program.clone();
+    let serving = std::thread::spawn(move || {
+        let mut config = Config::new(([127, 0, 0, 1], 0).into());
+        config.drain_timeout = Duration::from_secs(2);
+        let asking = Asking {
+            connect: Arc::new(Connect::new(url.parse().expect("a URL"))),
+            idle: None,
+            heard,
+        };
+        let mut server = Server::bind(config, asking).expect("a free port");
+        let successor = Successor::new(successor, ["program".into()]).over_tcp(true);
+        server.upgrade_to(successor).expect("signal handlers");
+        let address = server.local_addresses()[0].tcp().expect("TCP");
+        let started = ready.send((address, server.handle()));
+        started.expect("the test waits");
+        server.run().expect("it runs");
+    });
+    let (address, handle) = started.recv_timeout(PATIENCE).expect("it starts");
+    let ask = || assert_eq!(call(address, "GET", "/", None).0, 200);
+    let hear = || hears.recv_timeout(PATIENCE).expect("an event");
+    let upgrade = || {
+        let script = "#!/bin/sh\nrm \"$0\"\necho '{\"compresses\":true}'\n";
+        fs::write(&program, script).expect("written");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        fs::set_permissions(&program, mode).expect("executable");
+        let (status, answer) = call(address, "POST", "/upgrade", Some(json!({})));
+        let why = answer["message"].as_str().expect("a message");
+        assert_eq!(status, 409, "{answer}");
+        assert!(why.starts_with("the program cannot be executed"), "{why}");
+    };
+    let cut = "the connection was cut: the server is upgraded";
+    // An idle connection is closed, and the next request opens another one.
+    ask();
+    go.send(()).expect("it answers");
+    assert_eq!(hear(), "end");
+    upgrade();
+    assert_eq!(hear(), cut);
+    // The upgrade waits for the end of a request.
+    ask();
+    std::thread::scope(|scope| {
+        let upgrading = scope.spawn(upgrade);
+        eventually("the new program is tried", || !program.exists());
+        let early = hears.recv_timeout(Duration::from_millis(200));
+        assert!(early.is_err(), "{early:?}");
+        go.send(()).expect("it answers");
+        assert_eq!([hear(), hear()], ["end", cut]);
+        upgrading.join().expect("it is refused");
+    });
+    // A request that takes longer fails.
+    ask();
+    upgrade();
+    assert_eq!(hear(), cut);
+    handle.stop().expect("it runs");
+    serving.join().expect("it ends");
+    drop(go);
+    answering.join().expect("it ends");
 }
 
 #[test]

@@ -1,16 +1,17 @@
 //! An upgrade: the program replaces itself by a newer one, under its clients.
 //!
 //! ```text
-//! Idle -- SIGUSR2, POST /upgrade --> Rehearsing -- yes --> Ending -> Agreed -- execve --> (the next program) Idle
-//!   ^                                    | no                           | execve fails
-//!   +------------------------------------+------------------------------+
+//! Idle -- SIGUSR2, POST /upgrade --> Rehearsing -- yes --> Waiting -> Ending -> Agreed -- execve --> (the next program) Idle
+//!   ^                                    | no                                      | execve fails
+//!   +------------------------------------+-----------------------------------------+
 //! ```
 //!
 //! The *rehearsal* is a child process. It runs the new program with the same arguments, reads the records without the bytes that they
-//! refer to, opens new [addresses], and says whether it could continue, and which services. A thread waits for it, so the loop goes on. If it says yes, the
-//! clients of the other services end, and the loop goes on for up to a second, so that their programs can read of it. Then the loop
-//! stops between two turns, [ends or completes](state) what cannot pass, writes everything into a [file] in memory and calls `execve`,
-//! which keeps the process id, the children and the descriptors. The next program reads the file, and continues with what it says.
+//! refer to, opens new [addresses], and says whether it could continue, and which services. A thread waits for it, so the loop goes on.
+//! If it says yes, the loop waits for the end of requests to other servers. Then the clients of the services that do not continue end,
+//! and the loop goes on for up to a second, so that their programs can read of it. Then it stops between two turns, [ends or
+//! completes](state) what cannot pass, writes everything into a [file] in memory and calls `execve`, which keeps the process id, the
+//! children and the descriptors. The next program reads the file, and continues with what it says.
 //!
 //! Each record is written by the owner of the data ([`Record`](crate::record::Record)).
 
@@ -142,6 +143,10 @@ enum Stage {
     Idle,
     /// The new program is being tried.
     Rehearsing,
+    /// It can continue. Requests to other servers may end until then.
+    Waiting {
+        until: Time,
+    },
     /// It can continue. Clients that it does not know have ended, and programs read of it until they have read everything, or until
     /// `until`.
     Ending {
@@ -196,6 +201,10 @@ impl Failure {
 impl<S: Service> Server<S> {
     /// Makes SIGUSR2 and `POST /upgrade` replace the program of this process by another one, under its clients. The other one calls
     /// [`Passed::from_env`] first, and then [`Server::bind_passed`].
+    ///
+    /// Requests of services to other servers ([`Context::request`](crate::Context::request)) end before, or fail after
+    /// [`Config::drain_timeout`](crate::Config::drain_timeout), and their idle connections are closed. A WebSocket that a service has
+    /// opened prevents the upgrade.
     ///
     /// # Errors
     ///
@@ -276,7 +285,7 @@ impl<S: Service> Server<S> {
     }
 
     fn rehearse(&mut self) -> Result<(), Failure> {
-        if let Some(obstacle) = self.obstacle() {
+        if let Some(obstacle) = self.lasting_obstacle() {
             return Err(Failure(obstacle.to_owned()));
         }
         let kept = self.upgrading.as_mut();
@@ -336,23 +345,28 @@ impl<S: Service> Server<S> {
         };
         upgrading.reserve = reserve();
         let checked = result.and_then(|agreement| {
-            if let Some(obstacle) = self.obstacle() {
+            if let Some(obstacle) = self.lasting_obstacle() {
                 return Err(obstacle.to_owned());
             }
             agreement.check_addresses(&mut self.listeners)?;
             Ok(agreement)
         });
-        match checked {
-            Ok(agreement) => self.begin_ending(agreement),
-            Err(why) => self.end_upgrade(&Failure(why)),
+        let until = self.ctx.now() + self.ctx.config().drain_timeout;
+        match (checked, &mut self.upgrading) {
+            (Ok(agreement), Some(upgrading)) => {
+                upgrading.agreement = agreement;
+                upgrading.stage = Stage::Waiting { until };
+            }
+            (Err(why), _) => self.end_upgrade(&Failure(why)),
+            (Ok(_), None) => {}
         }
     }
 
     /// Ends the clients that the new program does not know.
-    fn begin_ending(&mut self, agreement: Agreement) {
-        self.ctx.core.departing.clone_from(&agreement.departing);
-        if let Some(upgrading) = &mut self.upgrading {
-            upgrading.agreement = agreement;
+    fn begin_ending(&mut self) {
+        if let Some(upgrading) = &self.upgrading {
+            let departing = &upgrading.agreement.departing;
+            self.ctx.core.departing.clone_from(departing);
         }
         let mut carried = Carried::default();
         self.end_departing(&mut carried, false);
@@ -390,9 +404,15 @@ impl<S: Service> Server<S> {
         format!("{total} ({})", each.join(", "))
     }
 
-    /// Whether the program is to be replaced at the end of the turn.
+    /// Takes the next step of an upgrade. Returns whether the program is to be replaced now, at the end of a turn.
     pub(super) fn must_be_replaced(&mut self) -> bool {
         let now = self.ctx.now();
+        let stage = self.upgrading.as_ref().map(|one| one.stage);
+        if let Some(Stage::Waiting { until }) = stage
+            && (now >= until || !self.ctx.core.has_request())
+        {
+            self.act(Self::begin_ending);
+        }
         let Some(upgrading) = &mut self.upgrading else {
             return false;
         };
@@ -415,6 +435,7 @@ impl<S: Service> Server<S> {
     /// When [`Server::must_be_replaced`] may become true without an event.
     pub(super) fn next_upgrade_check(&self) -> Option<Time> {
         match self.upgrading.as_ref()?.stage {
+            Stage::Waiting { until } => Some(until),
             Stage::Ending { check_at, .. } => Some(check_at),
             Stage::Idle | Stage::Rehearsing | Stage::Agreed => None,
         }
@@ -423,6 +444,7 @@ impl<S: Service> Server<S> {
     /// Replaces the program. Returns only if that fails. The server then goes on.
     #[cold]
     pub(super) fn replace_program(&mut self) {
+        self.end_requests();
         let obstacle = self.obstacle().map(str::to_owned);
         let failure = match obstacle.or_else(|| self.take_over_addresses().err()) {
             Some(why) => Failure(why),

@@ -10,7 +10,8 @@
 //! | TLS, and a message that is decompressed in part | cannot be written down. A resumable client is cut, and comes back by itself. Others get CLOSE 1012 |
 //! | clients of a service that ends with the upgrade | get CLOSE 1012 before it. Their programs have a second to read of it |
 //! | topics, links, counters, figures of the console | pass |
-//! | connections that this side has opened | prevent the upgrade |
+//! | requests of this side to other servers | end before, or fail when the drain timeout has passed. Idle connections are closed |
+//! | WebSockets that this side has opened | prevent the upgrade |
 //!
 //! Times are points on the clock of the loop, which goes on: the next loop gets its origin.
 
@@ -112,15 +113,40 @@ pub(crate) struct Continued {
 impl<S: Service> Server<S> {
     /// Why the state cannot be passed on now. `None` if it can.
     pub(crate) fn obstacle(&self) -> Option<&'static str> {
+        self.find_obstacle(|_| true)
+    }
+
+    /// Why the state cannot be passed on, although requests to other servers may end until then.
+    pub(super) fn lasting_obstacle(&self) -> Option<&'static str> {
+        self.find_obstacle(|client| !client.wire.protocol.is_for_requests())
+    }
+
+    fn find_obstacle(&self, counts: impl Fn(&Client) -> bool) -> Option<&'static str> {
         let core = &self.ctx.core;
         if core.shutdown.is_stopping() {
             return Some("the server is stopping");
         }
         let is_ours = |client: &Client| client.wire.is_ours() || client.wire.protocol.is_outgoing();
-        if core.registry.iter().any(is_ours) {
+        let mut clients = core.registry.iter().filter(|client| counts(client));
+        if clients.any(is_ours) {
             return Some("the server has opened connections to other servers");
         }
         None
+    }
+
+    /// Ends the requests of this side to other servers, and closes idle connections.
+    pub(super) fn end_requests(&mut self) {
+        let why = "the server is upgraded";
+        let why = CloseReason::new(Cause::Service, CloseCode::ABNORMAL, why);
+        for id in self.ctx.core.registry.ids() {
+            self.act(|server| {
+                server.ctx.core.with(id, |client, env| {
+                    if client.wire.protocol.is_for_requests() {
+                        client.end(env, why.clone());
+                    }
+                });
+            });
+        }
     }
 
     fn fate(&self, client: &Client) -> Fate {
@@ -502,6 +528,12 @@ impl Core {
         if let Some((client, rest)) = self.registry.pair_mut(id, rest) {
             client.part(&mut self.env, &self.poll, rest, restart());
         }
+    }
+
+    /// Whether a request of this side to another server has not ended.
+    pub(super) fn has_request(&self) -> bool {
+        let mut clients = self.registry.iter();
+        clients.any(|client| client.wire.protocol.is_in_exchange())
     }
 
     /// Whether programs of departing services have not read everything, or peers over TLS have not closed their side. They have no more
