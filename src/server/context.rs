@@ -456,6 +456,12 @@ impl Context {
         }
     }
 
+    /// Whether the server does not serve yet, so that a service may wait until its program is executed. If it cannot be, the server
+    /// fails before it is announced.
+    pub(crate) fn starts_wait(&self) -> bool {
+        self.core.env.starts_wait
+    }
+
     /// Queues the start of a program for the service itself, as [`Context::queue_start`] does for a client.
     pub fn queue_own_start(&mut self) {
         let service_id = self.core.service_id;

@@ -44,6 +44,8 @@ pub(super) struct Env {
     pub(super) config: Config,
     /// The time of the present turn.
     pub(super) now: Time,
+    /// Whether a service may wait until its program is executed, because the server does not serve yet.
+    pub(super) starts_wait: bool,
     /// How long the machine was suspended since the loop began.
     pub(super) asleep: Duration,
     /// Buffers that all TLS streams share.
@@ -93,6 +95,7 @@ impl Env {
     pub(super) fn new(config: Config, now: Time) -> Self {
         Self {
             now,
+            starts_wait: false,
             asleep: Duration::ZERO,
             scratch: Scratch::default(),
             protocol: Shared::new(config.limits, compression(&config)),

@@ -1,34 +1,21 @@
 //! Child processes in sessions of their own: how they start, and how they are signalled and reaped.
 
 use std::collections::BTreeSet;
-use std::ffi::CString;
 use std::io;
-use std::os::fd::{OwnedFd, RawFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SigHandler, Signal as NixSignal, signal};
+use nix::unistd::{ForkResult, fork};
+use rustix::io::Errno;
 use rustix::process::{
-    Pid, Resource, Signal, WaitId, WaitIdOptions, WaitOptions, chdir, getpid, ioctl_tiocsctty,
-    kill_process_group, setrlimit, setsid, waitid, waitpid,
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process, kill_process_group,
+    waitid, waitpid,
 };
 
-use super::account::Account;
-use super::descriptors::{close_on_exec_from, original_descriptor_limit};
-
-/// Environment variables that child processes do not inherit: the server's secret, its inherited sockets, its service manager, and what
-/// an upgrade passes on.
-const PRIVATE_VARIABLES: [&str; 7] = [
-    "OUTRIGGER_TOKEN",
-    "LISTEN_FDS",
-    "LISTEN_PID",
-    "LISTEN_FDNAMES",
-    "NOTIFY_SOCKET",
-    "OUTRIGGER_REHEARSAL",
-    "OUTRIGGER_STATE",
-];
+use super::command::{Command, StartReport};
+use super::upgrade::block_signals;
 
 /// The children that were started here and are not reaped yet. Any other child of this process is an orphan that it
 /// has adopted.
@@ -83,24 +70,6 @@ pub(super) fn reap_dropped() {
     });
 }
 
-/// The time within which a child process must have executed its program. The parent waits for it, and with it the whole
-/// loop. A file system that does not answer would otherwise hold both up for any time.
-const EXECUTE_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// The first descriptor after the standard streams.
-const FIRST_DESCRIPTOR: RawFd = 3;
-
-/// Settings of a new child process beyond those of [`Command`].
-#[derive(Debug, Default)]
-pub(crate) struct StartOptions {
-    /// Whether its standard input becomes its controlling terminal.
-    pub(crate) terminal: bool,
-    /// The account to run as; `None` for the server's own.
-    pub(crate) account: Option<Account>,
-    /// The working directory, entered with the rights of the account.
-    pub(crate) cwd: Option<CString>,
-}
-
 /// A child process that leads a session and a process group of its own.
 ///
 /// Dropping it before the process is reaped kills the group. Dropping never blocks: a process that has not exited by then
@@ -108,91 +77,49 @@ pub(crate) struct StartOptions {
 #[derive(Debug)]
 pub(crate) struct ChildProcess {
     pid: u32,
-    /// `None` if the program before this one has started the process.
-    child: Option<Child>,
+    /// The server's ends of the standard streams that are pipes.
+    pipes: [Option<OwnedFd>; 3],
+    report: Option<StartReport>,
     reaped: bool,
 }
 
 impl ChildProcess {
     /// Starts a process. On Linux, the kernel kills it when the thread that started it ends.
     ///
-    /// It inherits its standard streams and no other descriptor, the original descriptor limit, and the server's
-    /// environment except for [`PRIVATE_VARIABLES`]. Variables that `command` sets are passed on in any case.
+    /// Does not wait until the child has executed the program: a file system that does not answer, or busy processors, would hold up
+    /// the whole loop. [`ChildProcess::take_report`] says whether the program was executed.
     ///
     /// # Errors
     ///
-    /// The process cannot be created, the program cannot be executed, or, on Linux, this takes longer than
-    /// [`EXECUTE_TIMEOUT`].
-    pub(crate) fn start(command: &mut Command, options: StartOptions) -> io::Result<Self> {
-        Self::start_within(EXECUTE_TIMEOUT, command, options)
-    }
-
-    fn start_within(
-        timeout: Duration,
-        command: &mut Command,
-        options: StartOptions,
-    ) -> io::Result<Self> {
+    /// The process cannot be created.
+    pub(crate) fn start(command: Command) -> io::Result<Self> {
         reap_dropped();
-        for variable in PRIVATE_VARIABLES {
-            let mut set = command.get_envs().filter(|(_, value)| value.is_some());
-            if !set.any(|(name, _)| name == variable) {
-                command.env_remove(variable);
-            }
-        }
+        let (command, pipes) = command.prepare()?;
+        let (report, reporter) = StartReport::pipe()?;
         let parent = getpid();
-        let limit = original_descriptor_limit();
-        let prepare = move || {
-            kill_unless_executed_within(timeout);
-            setsid()?;
-            if options.terminal {
-                ioctl_tiocsctty(rustix::stdio::stdin())?;
-            }
-            close_on_exec_from(FIRST_DESCRIPTOR, limit);
-            if let Some(limit) = limit {
-                setrlimit(Resource::Nofile, limit)?;
-            }
-            // The process that started the server may have ignored any of them, as `nohup`, Python and background jobs of
-            // scripts do, and ignored signals are inherited. The action for KILL and STOP cannot be set.
-            for reset in NixSignal::iterator() {
-                // SAFETY: this runs in the child, which is about to execute another program and needs no handler.
-                #[allow(unsafe_code)]
-                let result = unsafe { signal(reset, SigHandler::SigDfl) };
-                if !matches!(reset, NixSignal::SIGKILL | NixSignal::SIGSTOP) {
-                    result?;
-                }
-            }
-            if let Some(account) = &options.account {
-                account.switch_to()?;
-            }
-            if let Some(cwd) = &options.cwd {
-                chdir(cwd)?;
-            }
-            die_with(parent)
-        };
-        // SAFETY: between fork and exec, only this thread exists in the child, and a lock that another thread held stays
-        // locked. The closure only makes system calls: it does not allocate or lock. Its captures were allocated before.
-        #[allow(unsafe_code)]
-        unsafe {
-            command.pre_exec(prepare);
-        }
-        let began = Instant::now();
+        // A handler of the server must not run in the child: it would write to pipes that the server reads.
+        let blocked = block_signals()?;
         // Another thread must not take the child for an orphan in the meantime.
         let mut ours = ours();
-        let child = command.spawn()?;
-        let pid = child.id();
-        ours.insert(pid);
-        drop(ours);
-        let process = Self {
-            pid,
-            child: Some(child),
-            reaped: false,
-        };
-        // The end of a child that was killed before it executed its program looks like success.
-        if began.elapsed() >= timeout && process.is_killed() {
-            let why = format!("the program could not be executed within {timeout:?}");
-            return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+        // SAFETY: the child calls only `PreparedCommand::run`, which neither allocates nor locks.
+        #[allow(unsafe_code)]
+        let forked = unsafe { fork() };
+        if let Ok(ForkResult::Child) = forked {
+            command.run(&reporter, parent);
         }
-        Ok(process)
+        let restored = blocked.restore();
+        let ForkResult::Parent { child } = forked? else {
+            return Err(io::ErrorKind::Other.into());
+        };
+        let pid = child.as_raw().unsigned_abs();
+        ours.insert(pid);
+        restored?;
+        Ok(Self {
+            pid,
+            pipes,
+            report: Some(report),
+            reaped: false,
+        })
     }
 
     /// Takes over a child of this process that the program before this one has started. `reaped` says whether that program has reaped
@@ -203,7 +130,8 @@ impl ChildProcess {
         }
         Self {
             pid,
-            child: None,
+            pipes: [None, None, None],
+            report: None,
             reaped,
         }
     }
@@ -219,14 +147,12 @@ impl ChildProcess {
 
     /// Takes the server's ends of standard input, output and error, for those that are pipes.
     pub(crate) fn take_pipes(&mut self) -> [Option<OwnedFd>; 3] {
-        let Some(child) = &mut self.child else {
-            return [None, None, None];
-        };
-        [
-            child.stdin.take().map(Into::into),
-            child.stdout.take().map(Into::into),
-            child.stderr.take().map(Into::into),
-        ]
+        std::mem::take(&mut self.pipes)
+    }
+
+    /// Takes the report whether the program was executed.
+    pub(crate) fn take_report(&mut self) -> Option<StartReport> {
+        self.report.take()
     }
 
     /// Whether the process has exited. Until it is reaped it stays a zombie, and its pid and group are not reused.
@@ -234,21 +160,10 @@ impl ChildProcess {
         has_exited(self.id())
     }
 
-    /// Whether the process was killed, without reaping it.
-    fn is_killed(&self) -> bool {
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        let status = to_pid(self.id()).map(|pid| waitid(WaitId::Pid(pid), options));
-        let killed = Some(Signal::KILL.as_raw());
-        matches!(status, Some(Ok(Some(status))) if status.terminating_signal() == killed)
-    }
-
     /// Reaps the process. Blocks until it has exited. Returns `None` if it has been reaped elsewhere, so that its status
     /// is unknown.
     pub(crate) fn reap(&mut self) -> Option<ExitStatus> {
-        let status = match &mut self.child {
-            Some(child) => child.wait().ok(),
-            None => wait_for(self.pid),
-        };
+        let status = wait_for(self.pid);
         self.reaped = true;
         ours().remove(&self.id());
         status
@@ -257,8 +172,13 @@ impl ChildProcess {
     /// Sends a signal to the process group. Does nothing once the process is reaped, when the number of the group may
     /// have been reused.
     pub(crate) fn signal_group(&self, signal: Signal) {
-        if !self.reaped {
-            signal_group(self.id(), signal);
+        // Before a new child has become the leader of its group, it gets the signal alone.
+        if !self.reaped
+            && !signal_group(self.id(), signal)
+            && let Some(pid) = to_pid(self.id())
+            && let Err(error) = kill_process(pid, signal)
+        {
+            log::debug!("signalling process {pid:?} failed: {error}");
         }
     }
 }
@@ -273,52 +193,6 @@ impl Drop for ChildProcess {
         lock(&DROPPED).insert(self.id());
         reap_dropped();
     }
-}
-
-/// Has the kernel kill this process, a child, unless it executes a program within this time: timers of `timer_create` end
-/// with the execution. Where this fails, there is no limit. It only makes system calls, so it may run between fork and exec.
-#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
-fn kill_unless_executed_within(timeout: Duration) {
-    use nix::libc;
-    // SAFETY: the calls read and write only the given structures, which are valid for them: all fields are numbers, for which
-    // zero is valid, and on 64-bit systems the kernel's structures are those of libc. `id` has the kernel's type.
-    #[allow(unsafe_code)]
-    unsafe {
-        let mut event: libc::sigevent = std::mem::zeroed();
-        event.sigev_notify = libc::SIGEV_SIGNAL;
-        event.sigev_signo = libc::SIGKILL;
-        let mut id: libc::c_int = 0;
-        let clock = libc::CLOCK_MONOTONIC;
-        if libc::syscall(libc::SYS_timer_create, clock, &raw mut event, &raw mut id) == 0 {
-            let mut limit: libc::itimerspec = std::mem::zeroed();
-            limit.it_value.tv_sec = timeout.as_secs() as _;
-            limit.it_value.tv_nsec = timeout.subsec_nanos().into();
-            let none = std::ptr::null_mut::<libc::itimerspec>();
-            libc::syscall(libc::SYS_timer_settime, id, 0, &raw const limit, none);
-        }
-    }
-}
-
-/// This system has no such timers.
-#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
-fn kill_unless_executed_within(_timeout: Duration) {}
-
-/// Has the kernel kill this process when its parent exits.
-#[cfg(target_os = "linux")]
-fn die_with(parent: Pid) -> io::Result<()> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    if rustix::process::getppid() == Some(parent) {
-        Ok(())
-    } else {
-        // The parent exited before the signal was set.
-        Err(io::ErrorKind::Interrupted.into())
-    }
-}
-
-/// This system has no such signal.
-#[cfg(not(target_os = "linux"))]
-fn die_with(_parent: Pid) -> io::Result<()> {
-    Ok(())
 }
 
 /// Opens a descriptor that becomes readable when the child process `pid` has exited. Returns `None` where the system has
@@ -347,7 +221,7 @@ fn wait_for(pid: u32) -> Option<ExitStatus> {
     loop {
         match waitpid(to_pid(pid), WaitOptions::empty()) {
             Ok(found) => return found.map(|(_, status)| ExitStatus::from_raw(status.as_raw())),
-            Err(rustix::io::Errno::INTR) => {}
+            Err(Errno::INTR) => {}
             Err(_) => return None,
         }
     }
@@ -359,12 +233,15 @@ fn has_exited(pid: u32) -> bool {
     to_pid(pid).is_none_or(|pid| !matches!(waitid(WaitId::Pid(pid), options), Ok(None)))
 }
 
-/// Sends a signal to the process group that the child `pid` leads. A group that no longer exists is not an error.
-fn signal_group(pid: u32, signal: Signal) {
-    if let Some(pid) = to_pid(pid)
-        && let Err(error) = kill_process_group(pid, signal)
-    {
-        log::debug!("signalling process group {pid:?} failed: {error}");
+/// Sends a signal to the process group that the child `pid` leads. Returns false if there is no such group.
+fn signal_group(pid: u32, signal: Signal) -> bool {
+    let Some(pid) = to_pid(pid) else { return true };
+    match kill_process_group(pid, signal) {
+        Ok(()) => true,
+        Err(error) => {
+            log::debug!("signalling process group {pid:?} failed: {error}");
+            error != Errno::SRCH
+        }
     }
 }
 
@@ -380,14 +257,77 @@ pub(crate) fn code_or_signal(status: ExitStatus) -> Result<i32, i32> {
     }
 }
 
+/// A program whose execution is held up, as by a network file system that does not answer, until this is dropped.
+#[cfg(all(test, target_os = "linux"))]
+#[derive(Debug)]
+pub(crate) struct LeasedProgram {
+    path: std::path::PathBuf,
+    _lease: std::fs::File,
+}
+
+#[cfg(all(test, target_os = "linux"))]
+impl LeasedProgram {
+    /// Copies `/bin/true`. A lease holds up whoever opens the file until its owner gives it up. `None` if the file system has no
+    /// leases.
+    pub(crate) fn new(name: &str) -> Option<Self> {
+        use std::os::fd::AsRawFd;
+
+        use nix::libc;
+
+        /// The request that sets the signal with which the owner of a lease is asked for it.
+        const F_SETSIG: libc::c_int = 10;
+
+        let path = std::env::temp_dir().join(format!("outrigger-{name}-{}", std::process::id()));
+        std::fs::copy("/bin/true", &path).expect("a program");
+        let lease = std::fs::OpenOptions::new().write(true).open(&path);
+        let lease = lease.expect("the program");
+        // SAFETY: the calls take numbers. The signal that asks for the lease is one that is ignored.
+        #[allow(unsafe_code)]
+        let leased = unsafe {
+            libc::fcntl(lease.as_raw_fd(), F_SETSIG, libc::SIGURG);
+            libc::fcntl(lease.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
+        };
+        let program = Self {
+            path,
+            _lease: lease,
+        };
+        (leased == 0).then_some(program)
+    }
+
+    pub(crate) fn path(&self) -> &std::path::Path {
+        &self.path
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+impl Drop for LeasedProgram {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     fn sleeper() -> ChildProcess {
         let mut command = Command::new("sleep");
-        command.arg("1000");
-        ChildProcess::start(&mut command, StartOptions::default()).expect("it starts")
+        command.args(["1000"]);
+        ChildProcess::start(command).expect("it starts")
+    }
+
+    /// Waits for the report of a start.
+    fn outcome(report: &StartReport) -> Result<(), i32> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            if let Some(outcome) = report.read() {
+                return outcome;
+            }
+            assert!(Instant::now() < deadline, "the report comes");
+            std::thread::yield_now();
+        }
     }
 
     fn expect_reaped(pid: u32) {
@@ -408,8 +348,9 @@ mod tests {
         drop(process);
         expect_reaped(pid);
         // A process that does not exit is kept for later.
-        let process = sleeper();
+        let mut process = sleeper();
         let pid = process.id();
+        assert_eq!(outcome(&process.take_report().expect("a report")), Ok(()));
         std::mem::forget(process);
         lock(&DROPPED).insert(pid);
         for _ in 0..3 {
@@ -420,44 +361,76 @@ mod tests {
         expect_reaped(pid);
     }
 
-    /// The bug: a program on a file system that did not answer held up the whole loop. A lease holds up whoever opens the
-    /// file until its owner gives it up, as a network file system does.
+    /// The bug: a start blocked the whole loop until the child had executed its program: up to 3 s with a slow file system.
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_program_that_cannot_be_executed_in_time_is_given_up() {
-        use std::os::fd::AsRawFd;
-
-        use nix::libc;
-
-        /// The request that sets the signal with which the owner of a lease is asked for it.
-        const F_SETSIG: libc::c_int = 10;
-
-        let path = std::env::temp_dir().join(format!("outrigger-lease-{}", std::process::id()));
-        std::fs::copy("/bin/true", &path).expect("a program");
-        let file = std::fs::OpenOptions::new()
-            .write(true)
-            .open(&path)
-            .expect("the program");
-        // SAFETY: the calls take numbers. The signal that asks for the lease is one that is ignored.
-        #[allow(unsafe_code)]
-        let leased = unsafe {
-            libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG);
-            libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
+    fn a_start_does_not_wait_until_the_program_is_executed() {
+        let Some(program) = LeasedProgram::new("start") else {
+            return println!("this file system has no leases");
         };
-        let mut command = Command::new(&path);
-        let options = StartOptions::default();
-        let started = (leased == 0)
-            .then(|| ChildProcess::start_within(Duration::from_millis(100), &mut command, options));
-        drop(file);
-        std::fs::remove_file(&path).expect("the program");
-        match started {
-            Some(Err(error)) => assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}"),
-            // It had not exited yet when that was looked at.
-            Some(Ok(mut process)) => {
-                let status = process.reap().expect("a status");
-                assert_eq!(status.signal(), Some(Signal::KILL.as_raw()));
-            }
-            None => println!("this file system has no leases"),
+        let (mut reader, writer) = io::pipe().expect("a pipe");
+        let mut process = ChildProcess::start(Command::new(program.path())).expect("a process");
+        let report = process.take_report().expect("a report");
+        // The child keeps nothing of the server open in the meantime.
+        drop(writer);
+        io::Read::read_to_end(&mut reader, &mut Vec::new()).expect("the end");
+        assert_eq!(report.read(), None);
+        drop(program);
+        assert!(matches!(outcome(&report), Ok(()) | Err(2)));
+        assert!(process.reap().is_some());
+        // A signal reaches a child that has no group yet.
+        for _ in 0..20 {
+            let mut process = sleeper();
+            process.signal_group(Signal::TERM);
+            let status = process.reap().expect("a status");
+            assert_eq!(status.signal(), Some(Signal::TERM.as_raw()));
         }
+    }
+
+    #[test]
+    fn a_program_that_cannot_be_executed_is_reported_with_its_error() {
+        let mut text = Command::new("/etc/passwd");
+        let mut nowhere = Command::new("true");
+        nowhere.cwd = Some("/no/such".to_owned());
+        let mut large = Command::new("true");
+        large.env("LARGE", "x".repeat(1 << 20));
+        text.env("PATH", "/bin");
+        let mut elsewhere = Command::new("true");
+        elsewhere.env("PATH", "/no/such");
+        for (command, error) in [
+            (Command::new("/no/such"), Errno::NOENT),
+            (text, Errno::ACCESS),
+            (nowhere, Errno::NOENT),
+            (large, Errno::TOOBIG),
+            (elsewhere, Errno::NOENT),
+        ] {
+            let mut process = ChildProcess::start(command).expect("a process");
+            let report = process.take_report().expect("a report");
+            assert_eq!(outcome(&report), Err(error.raw_os_error()));
+            let status = process.reap().expect("a status");
+            assert_eq!(status.code(), Some(127));
+        }
+        let mut nul = Command::new("true");
+        nul.args(["a\0b"]);
+        let error = ChildProcess::start(nul).expect_err("no such argument");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn a_program_has_only_its_own_streams_and_variables() {
+        use std::io::Read;
+        let mut command = Command::new("sh");
+        command.args(["-c", "ls /dev/fd/ | wc -l; echo $A"]);
+        command.env("A", "b");
+        command.streams[0] = super::super::Stream::Null;
+        let mut process = ChildProcess::start(command).expect("a process");
+        let [stdin, stdout, stderr] = process.take_pipes();
+        assert!(stdin.is_none() && stderr.is_some());
+        let mut text = String::new();
+        let mut stdout = std::fs::File::from(stdout.expect("a pipe"));
+        stdout.read_to_string(&mut text).expect("text");
+        assert!(process.reap().is_some());
+        // `ls` has the folder open.
+        assert!(text.starts_with("4\nb\n"), "{text}");
     }
 }

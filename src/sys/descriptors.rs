@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 #[cfg(feature = "cli")]
 use std::time::Duration;
@@ -28,10 +28,12 @@ pub(crate) fn original_descriptor_limit() -> Option<Rlimit> {
     ORIGINAL.get().copied()
 }
 
-/// Makes the next `exec` close every descriptor from `first` on. It only makes system calls, so it may run between fork
-/// and exec. `original` is the limit of open files before it was raised.
-pub(super) fn close_on_exec_from(first: RawFd, original: Option<Rlimit>) {
-    if mark_range(first) {
+/// Closes every descriptor from `first` on but one, or has the next `exec` do so where the system cannot close a range. A child that
+/// waits for its program must not keep the server's connections and pipes open. It only makes system calls, so it may run between
+/// fork and exec. `original` is the limit of open files before it was raised.
+pub(super) fn close_all_but(kept: BorrowedFd<'_>, first: RawFd, original: Option<Rlimit>) {
+    let kept = kept.as_raw_fd();
+    if close_range(kept + 1, RawFd::MAX) && (kept <= first || close_range(first, kept - 1)) {
         return;
     }
     // Descriptors that this process opened are close-on-exec already. Inherited ones lie below the original limit.
@@ -45,26 +47,19 @@ pub(super) fn close_on_exec_from(first: RawFd, original: Option<Rlimit>) {
     }
 }
 
-/// Marks a range with one system call. Returns whether the system supports it.
+/// Closes a range with one system call. Returns whether the system supports it.
 #[cfg(target_os = "linux")]
-fn mark_range(first: RawFd) -> bool {
-    use nix::libc::{CLOSE_RANGE_CLOEXEC, SYS_close_range, c_uint, syscall};
-    // SAFETY: the call changes flags of descriptors and touches no memory. It fails before Linux 5.11.
+fn close_range(first: RawFd, last: RawFd) -> bool {
+    use nix::libc::{SYS_close_range, c_uint, syscall};
+    // SAFETY: the call touches no memory, and its caller uses none of the descriptors any more. It fails before Linux 5.9.
     #[allow(unsafe_code)]
-    let result = unsafe {
-        syscall(
-            SYS_close_range,
-            first as c_uint,
-            c_uint::MAX,
-            CLOSE_RANGE_CLOEXEC,
-        )
-    };
+    let result = unsafe { syscall(SYS_close_range, first as c_uint, last as c_uint, 0) };
     result == 0
 }
 
 /// This system has no such call.
 #[cfg(not(target_os = "linux"))]
-fn mark_range(_: RawFd) -> bool {
+fn close_range(_: RawFd, _: RawFd) -> bool {
     false
 }
 

@@ -9,6 +9,8 @@ mod child_process;
 #[cfg(feature = "server")]
 mod clock;
 #[cfg(feature = "server")]
+mod command;
+#[cfg(feature = "server")]
 mod descriptors;
 #[cfg(feature = "server")]
 mod orphans;
@@ -30,12 +32,16 @@ mod wide;
 
 #[cfg(feature = "server")]
 pub(crate) use account::Account;
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) use child_process::LeasedProgram;
 #[cfg(feature = "server")]
 pub(crate) use child_process::{
-    ChildProcess, StartOptions, code_or_signal, end_children, exit_descriptor, own_children,
+    ChildProcess, code_or_signal, end_children, exit_descriptor, own_children,
 };
 #[cfg(feature = "server")]
 pub(crate) use clock::{elapsed_nanos, monotonic_nanos};
+#[cfg(feature = "server")]
+pub(crate) use command::{Command, StartReport, Stream};
 #[cfg(feature = "server")]
 pub(crate) use descriptors::{
     NonblockingFd, descriptor_use, is_exhausted, is_unread, raise_descriptor_limit, unsent_bytes,

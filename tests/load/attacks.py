@@ -20,11 +20,13 @@ show the machine without an attack.
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
 import random
 import select
 import selectors
+import shutil
 import signal
 import socket
 import ssl
@@ -464,6 +466,38 @@ def orphan_storm(run):
 def hup_proof(run):
     """the clients of 200 terminals with three orphans each that ignore HUP disconnect at once"""
     storm(run, 200, 3, "ignore")
+
+
+def slow_exec_starts(run):
+    """a client starts 40 programs from a file system that does not answer, in four ways"""
+    folder = tempfile.TemporaryDirectory()
+    # A lease holds up whoever executes the file until its owner gives it up.
+    leases = []
+    for name in ["terminal", "called"]:
+        path = f"{folder.name}/{name}"
+        shutil.copy("/bin/cat", path)
+        leases.append(os.open(path, os.O_WRONLY))
+        fcntl.fcntl(leases[-1], fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(leases[-1], fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    run.serve({"/process/...": {"processes": {}}, "/terminal": {"terminal": {"command": [f"{folder.name}/terminal"]}}})
+    body = json.dumps({"command": path}).encode()
+    run.allowed = allowed(41, programs=40 * 64 * KIB)
+    run.begin()
+    callers = open_clients(run.server.port, ["/terminal"] * 10)
+    for number in range(10):
+        name = post(f"/process/by-name/{number}", body).replace(b"POST", b"PUT", 1)
+        for request in [post("/process/spawn", body), post("/process/exec", body), name]:
+            callers.append(connect(run.server.port))
+            callers[-1].sendall(request)
+    run.wait_for("all have been started", lambda: len(run.server.children()) == len(callers))
+    run.observe(1)
+    # After 3 s they are given up, and the callers get errors.
+    for caller in callers[10:]:
+        answer = caller.recv(4096)
+        run.check(b"could not be executed within 3s" in answer, f"a caller got {answer!r}")
+    for file in leases:
+        os.close(file)
+    folder.cleanup()
 
 
 def trace(pipe, server, count):
@@ -1542,6 +1576,7 @@ ATTACKS = [
     orphan_storm,
     hup_proof,
     unkillable_exec,
+    slow_exec_starts,
     tiny_keys_spawn,
     broadcast_commands,
     broadcast_commands_2000,

@@ -976,3 +976,81 @@ fn exec_that_outlasts_a_stopping_server_is_answered() {
     assert_eq!(server.wait().code(), Some(0));
     expect_gone(pids[0]);
 }
+
+/// A copy of `/bin/true` that cannot be executed until its lease is given up, as on a network file system that does not answer.
+#[cfg(target_os = "linux")]
+fn leased_program(name: &str) -> Option<(std::path::PathBuf, std::fs::File)> {
+    use std::os::fd::AsRawFd;
+
+    use nix::libc;
+
+    /// The request that sets the signal with which the owner of a lease is asked for it.
+    const F_SETSIG: libc::c_int = 10;
+
+    let path = std::env::temp_dir().join(format!("outrigger-{name}-{}", std::process::id()));
+    std::fs::copy("/bin/true", &path).expect("a program");
+    let file = std::fs::OpenOptions::new().write(true).open(&path);
+    let file = file.expect("the program");
+    // SAFETY: the calls take numbers. The signal that asks for the lease is one that is ignored.
+    #[allow(unsafe_code)]
+    let leased = unsafe {
+        libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG);
+        libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
+    };
+    (leased == 0).then_some((path, file))
+}
+
+/// The bug: the whole server waited until the program was executed, for up to 3 s.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_start_is_answered_when_the_program_is_executed_and_nobody_else_waits() {
+    use std::time::{Duration, Instant};
+
+    let (_server, address) = processes(&[]);
+    let Some((path, lease)) = leased_program("held") else {
+        return println!("this file system has no leases");
+    };
+    let body = json!({"command": path});
+    let post = |call: &'static str| {
+        let body = body.clone();
+        let path = format!("/process/{call}");
+        std::thread::spawn(move || {
+            let method = if call.contains('/') { "PUT" } else { "POST" };
+            self::call(address, method, &path, Some(body))
+        })
+    };
+    let held = ["spawn", "exec", "by-name/held"].map(post);
+    // The process of a caller that leaves is started, too.
+    let mut wire = Wire::open(address);
+    let text = body.to_string();
+    wire.send(format!("PUT /process/by-name/left HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{text}", text.len()).as_bytes());
+    let list = || {
+        let began = Instant::now();
+        let (status, answer) = call(address, "GET", "/process", None);
+        assert_eq!(status, 200, "{answer}");
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(1), "{took:?}");
+        answer["processes"].as_array().map(Vec::len)
+    };
+    eventually("they have been started", || list() == Some(3));
+    drop(wire);
+    assert!(held.iter().all(|caller| !caller.is_finished()));
+    drop(lease);
+    for caller in held {
+        let (status, answer) = caller.join().expect("an answer");
+        assert_eq!(status, 200, "{answer}");
+    }
+    eventually("the abandoned process has its name", || {
+        let status = call(address, "GET", "/process/by-name/left/status", None);
+        status.0 == 200 && status.1["state"] == "exited"
+    });
+    // A program that cannot be executed at all is given up.
+    let (path, _lease) = leased_program("never").expect("as before");
+    let body = json!({"command": path});
+    let (status, answer) = call(address, "POST", "/process/spawn", Some(body));
+    assert_eq!(status, 500, "{answer}");
+    let detail = answer["detail"].as_str().expect("a detail");
+    assert_eq!(detail, "the program could not be executed within 3s");
+    assert_eq!(list(), Some(3));
+    let _ = std::fs::remove_file(path);
+}

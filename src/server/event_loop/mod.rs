@@ -144,7 +144,9 @@ impl<S: Service> Server<S> {
     pub fn start(&mut self) -> Result<(), Error> {
         if !std::mem::replace(&mut self.started, true) {
             self.ctx.core.env.now = self.clock.now();
+            self.ctx.core.env.starts_wait = true;
             self.act(|server| server.service.started(&mut server.ctx));
+            self.ctx.core.env.starts_wait = false;
         }
         match self.service.failure() {
             Some(failure) => Err(Error::Service(failure.to_owned())),

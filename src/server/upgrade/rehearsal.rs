@@ -3,10 +3,9 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,7 +14,7 @@ use super::passed;
 use super::state::Agreement;
 use crate::record::{Bytes, Loader, Record, Restored, Saved, Saver};
 use crate::sys::{
-    ChildProcess, StartOptions, code_or_signal, exit_descriptor, receive_with_descriptors,
+    ChildProcess, Command, Stream, code_or_signal, exit_descriptor, receive_with_descriptors,
     send_with_descriptors,
 };
 
@@ -73,20 +72,19 @@ pub(super) fn run(
     };
     let mut command = Command::new(program);
     let (name, value) = passed::rehearsal_variable();
-    if let Some((name, rest)) = arguments.split_first() {
-        use std::os::unix::process::CommandExt;
-        command.arg0(name).args(rest);
+    if !arguments.is_empty() {
+        command.arguments = arguments.to_vec();
     }
     command.env(name, value);
     let (output, other) = UnixStream::pair().map_err(failed)?;
-    command
-        .stdin(state)
-        .stdout(OwnedFd::from(other))
-        .stderr(Stdio::piped());
-    let mut child = ChildProcess::start(&mut command, StartOptions::default()).map_err(failed)?;
-    // It has the other end of the output, too.
-    drop(command);
-    let [_, _, stderr] = child.take_pipes();
+    // The child alone has the other end of the output.
+    command.streams = [
+        Stream::Descriptor(state.into()),
+        Stream::Descriptor(other.into()),
+        Stream::Pipe,
+    ];
+    let mut child = ChildProcess::start(command).map_err(failed)?;
+    let ([_, _, stderr], report) = (child.take_pipes(), child.take_report());
     let Some(stderr) = stderr.map(File::from) else {
         return Err(failed(io::ErrorKind::BrokenPipe.into()));
     };
@@ -108,6 +106,9 @@ pub(super) fn run(
         wait_until_readable(exit.as_fd(), until)?;
     }
     let status = child.reap();
+    if let Some(Some(Err(error))) = report.map(|report| report.read()) {
+        return Err(failed(io::Error::from_raw_os_error(error)));
+    }
     match status.map(code_or_signal) {
         Some(Ok(0)) => read_agreement(&output)
             .ok_or_else(|| "the new program has not said that it can continue".to_owned()),

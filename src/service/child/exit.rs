@@ -43,6 +43,8 @@ pub(crate) struct ProgramExit {
     pid: u32,
     /// Its last lines of standard error, with line feeds between them.
     stderr: String,
+    /// Why the process could not execute the program.
+    start_error: Option<String>,
 }
 
 impl ProgramExit {
@@ -52,7 +54,21 @@ impl ProgramExit {
             status,
             pid,
             stderr,
+            start_error: None,
         }
+    }
+
+    /// The end of a process that could not execute its program.
+    pub(super) fn not_started(pid: u32, error: String) -> Self {
+        Self {
+            start_error: Some(error),
+            ..Self::new(None, pid, &mut LastLines::default())
+        }
+    }
+
+    /// Why the process could not execute the program, as a sentence.
+    pub(crate) fn start_error(&self) -> Option<&str> {
+        self.start_error.as_deref()
     }
 
     pub(crate) fn is_clean(&self) -> bool {
@@ -81,10 +97,17 @@ impl ProgramExit {
 
     /// The failure of a program that its service calls `name`.
     pub(crate) fn failure(self, name: &str) -> ProgramFailure {
+        if let Some(error) = self.start_error {
+            return ProgramFailure {
+                has_run: false,
+                ..error.into()
+            };
+        }
         ProgramFailure {
             reason: format!("{name} {}", self.describe()),
             pid: Some(self.pid),
             stderr: Some(self.stderr).filter(|text| !text.is_empty()),
+            has_run: true,
         }
     }
 }
@@ -95,6 +118,8 @@ pub(crate) struct ProgramFailure {
     reason: String,
     pid: Option<u32>,
     stderr: Option<String>,
+    /// False for the exit of a process that could not execute the program.
+    pub(super) has_run: bool,
 }
 
 impl ProgramFailure {
@@ -130,6 +155,7 @@ impl From<String> for ProgramFailure {
             reason,
             pid: None,
             stderr: None,
+            has_run: true,
         }
     }
 }

@@ -74,8 +74,9 @@ struct Backoff {
     limit: RestartLimit,
     /// The failures within the window.
     failures: Vec<Time>,
-    /// Whether the program could be started once.
+    /// Whether the program could be started once, and whether this was known before its last start.
     has_run: bool,
+    had_run: bool,
     /// How often the program was, or will be, started again.
     restarts: u64,
 }
@@ -84,6 +85,7 @@ state!(Backoff {
     keep limit,
     failures,
     has_run,
+    had_run,
     restarts,
 });
 
@@ -93,12 +95,14 @@ impl Backoff {
             limit,
             failures: Vec::new(),
             has_run: false,
+            had_run: false,
             restarts: 0,
         }
     }
 
-    /// Records that the program was started.
+    /// Records that the program was started. If it turns out that it could not be executed, this is undone.
     pub(super) fn handle_start(&mut self) {
+        self.had_run = self.has_run;
         self.has_run = true;
     }
 
@@ -110,6 +114,9 @@ impl Backoff {
         path: &str,
         failure: &ProgramFailure,
     ) -> Option<Time> {
+        if !failure.has_run {
+            self.has_run = self.had_run;
+        }
         let delay = self.next_delay(now)?;
         failure.log(path, Some(delay), None);
         self.restarts += 1;

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::ops::ControlFlow;
-use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use uuid::Uuid;
@@ -15,7 +14,7 @@ use crate::service::deadlines::Alarm;
 use crate::service::framing::{Decoder, Framing};
 use crate::service::lines::Line;
 use crate::service::pipe::{LineReader, PipeState, Writer};
-use crate::sys::{NonblockingFd, PROGRAM_ID, StartOptions, random_uuid};
+use crate::sys::{Command, NonblockingFd, PROGRAM_ID, random_uuid};
 use crate::text::printable;
 use crate::{Context, SourceId, TimerId};
 
@@ -28,6 +27,8 @@ pub(crate) struct Child {
     name: String,
     /// The id in the environment of its processes.
     id: Uuid,
+    /// Its working directory, if it is not that of the server. Only a failed start needs it, so it is not saved.
+    cwd: Option<String>,
     supervisor: Supervisor,
     stdin: Option<Writer>,
     stdout: Option<LineReader>,
@@ -43,6 +44,7 @@ impl Record for Child {
         let Self {
             name,
             id,
+            cwd: _,
             supervisor,
             stdin,
             stdout,
@@ -68,6 +70,7 @@ impl Record for Child {
         Ok(Self {
             name: fields.take("name", from)?,
             id: fields.take("id", from)?,
+            cwd: None,
             supervisor: supervisor.map_err(|error| error.inside("supervisor"))?,
             stdin: fields.take("stdin", from)?,
             stdout: fields.take("stdout", from)?,
@@ -114,28 +117,17 @@ impl Child {
         let mut command = Command::new(name);
         prepare(&mut command);
         let id = random_uuid();
-        command
-            .args(args)
-            .env(PROGRAM_ID, id.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let cwd = command
-            .get_current_dir()
-            .map(|cwd| cwd.to_string_lossy().into_owned());
-        let options = StartOptions::default();
+        command.args(args);
+        command.env(PROGRAM_ID, id.to_string());
+        let cwd = command.cwd.clone();
         let plan = StopPlan::CLOSE_INPUT;
-        let supervisor =
-            Supervisor::start(ctx, &mut command, options, plan, None).map_err(|error| {
-                let hint = start_hint(&error, name, cwd.as_deref());
-                io::Error::new(
-                    error.kind(),
-                    format!("cannot start {name:?}: {error}{hint}"),
-                )
-            })?;
+        let supervisor = Supervisor::start(ctx, command, plan, None).map_err(|error| {
+            io::Error::new(error.kind(), cannot_start(&error, name, cwd.as_deref()))
+        })?;
         let mut child = Self {
             name: name.clone(),
             id,
+            cwd,
             supervisor,
             stdin: None,
             stdout: None,
@@ -148,15 +140,8 @@ impl Child {
             child.unwatch(ctx);
             return Err(error);
         }
+        child.note_start(ctx, true);
         child.arm(ctx);
-        let pid = child.supervisor.pid();
-        log_event!(
-            Info,
-            "started",
-            program = name.as_str(),
-            route = ctx.route(),
-            pid = pid,
-        );
         Ok(child)
     }
 
@@ -240,8 +225,8 @@ impl Child {
         let stdin = self.stdin.as_ref().and_then(Writer::source);
         let readers = [self.stdout.as_ref(), self.stderr.as_ref()];
         let readers = readers.map(|reader| reader.and_then(LineReader::source));
-        let exit = self.supervisor.exit_source();
-        [stdin, readers[0], readers[1], exit].into_iter().flatten()
+        let streams = [stdin, readers[0], readers[1]].into_iter().flatten();
+        streams.chain(self.supervisor.sources())
     }
 
     /// The program's input, unless it is closed.
@@ -266,14 +251,34 @@ impl Child {
             read(ctx, &mut self.stderr, |ctx, _, line| {
                 log_line(ctx, pid, lines, line)
             });
-        } else if self.supervisor.exit_source() == Some(source) {
-            if self.supervisor.check_exit(ctx) {
+        } else {
+            let was_starting = self.supervisor.is_starting();
+            let Some(has_exited) = self.supervisor.handle_ready(ctx, source) else {
+                return ChildEvent::NotMine;
+            };
+            self.note_start(ctx, was_starting);
+            if has_exited || self.supervisor.start_error().is_some() {
                 return self.finish(ctx, line);
             }
-        } else {
-            return ChildEvent::NotMine;
         }
         ChildEvent::Handled
+    }
+
+    /// Logs that the program has been executed, if this has become known.
+    fn note_start(&mut self, ctx: &mut Context, was_starting: bool) {
+        if !was_starting || self.supervisor.is_starting() {
+            return;
+        }
+        self.arm(ctx);
+        if self.supervisor.start_error().is_none() {
+            log_event!(
+                Info,
+                "started",
+                program = self.name.as_str(),
+                route = ctx.route(),
+                pid = self.pid(),
+            );
+        }
     }
 
     /// Handles a timer.
@@ -286,10 +291,14 @@ impl Child {
         if !self.alarm.expire(timer) {
             return ChildEvent::NotMine;
         }
-        if self.supervisor.poll_exit(ctx) {
+        let was_starting = self.supervisor.is_starting();
+        let has_exited = self.supervisor.poll_exit(ctx);
+        self.note_start(ctx, was_starting);
+        let escalation = self.supervisor.escalate(ctx.now());
+        if has_exited || self.supervisor.start_error().is_some() {
             return self.finish(ctx, line);
         }
-        match self.supervisor.escalate(ctx.now()) {
+        match escalation {
             Some(Escalation::Terminated) => {
                 log_event!(
                     Info,
@@ -358,6 +367,10 @@ impl Child {
             stderr.read_rest(ctx, |ctx, _, line| log_line(ctx, pid, lines, line));
         }
         self.unwatch(ctx);
+        if let Some(error) = self.supervisor.start_error() {
+            let error = cannot_start(&error, &self.name, self.cwd.as_deref());
+            return ChildEvent::Exited(ProgramExit::not_started(self.pid(), error));
+        }
         let status = self.supervisor.exit().and_then(|exit| exit.status);
         let (exit_code, signal) = code_and_signal(status);
         log_event!(
@@ -392,6 +405,12 @@ impl Child {
         self.supervisor.unwatch(ctx);
         self.alarm.set(ctx, None);
     }
+}
+
+/// Why a program does not start.
+fn cannot_start(error: &io::Error, name: &str, cwd: Option<&str>) -> String {
+    let hint = start_hint(error, name, cwd);
+    format!("cannot start {name:?}: {error}{hint}")
 }
 
 fn read(

@@ -2,22 +2,26 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, ExitStatus};
+use std::process::ExitStatus;
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
-use crate::sys::{ChildProcess, StartOptions, exit_descriptor};
+use crate::sys::{ChildProcess, Command, StartReport, exit_descriptor};
 use crate::{Context, Interest, SourceId, Time};
 
 /// The interval between checks for the exit where the system does not report it.
 const EXIT_POLL: Duration = Duration::from_millis(50);
+
+/// The time within which a child process must have executed its program. A file system may never answer.
+const EXECUTE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How a process is stopped: the first request, then TERM, then KILL.
 #[derive(Debug)]
@@ -183,6 +187,40 @@ impl ExitWatch {
     }
 }
 
+/// A process that has not executed its program yet, as far as is known.
+#[derive(Debug)]
+struct Starting {
+    report: StartReport,
+    /// `None` until [`Supervisor::watch_again`].
+    source: Option<SourceId>,
+    /// When it is killed.
+    until: Option<Time>,
+}
+
+impl Starting {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+        object!({"report": to.descriptor(self.report.as_fd()), "until": self.until.save(to)})
+    }
+
+    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        let mut fields = Fields::of(value)?;
+        Ok(Self {
+            report: StartReport::passed(fields.take("report", from)?),
+            source: None,
+            until: fields.take("until", from)?,
+        })
+    }
+}
+
+/// Why a program could not be executed.
+fn start_error(number: i32) -> io::Error {
+    if number == Errno::TIMEDOUT.raw_os_error() {
+        let why = format!("the program could not be executed within {EXECUTE_TIMEOUT:?}");
+        return io::Error::new(io::ErrorKind::TimedOut, why);
+    }
+    io::Error::from_raw_os_error(number)
+}
+
 /// What was done about a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Escalation {
@@ -196,12 +234,15 @@ pub(crate) enum Escalation {
 
 /// Owns a child process from its start to its exit. Dropping it kills the process group.
 ///
-/// `is_*`, `exit` and `deadline` are getters; `check_exit`, `poll_exit` and `escalate` handle events; `stop` and
-/// `signal` are commands. The owner calls `check_exit` when [`Supervisor::exit_source`] is ready, and `poll_exit` and
-/// `escalate` when [`Supervisor::deadline`] has passed.
+/// `is_*`, `exit`, `start_error` and `deadline` are getters; `handle_ready`, `poll_exit` and `escalate` handle events; `stop` and
+/// `signal` are commands. The owner calls `handle_ready` when one of [`Supervisor::sources`] is ready, and `poll_exit` and
+/// `escalate` when [`Supervisor::deadline`] has passed. After each of them, the start may have ended ([`Supervisor::is_starting`]).
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     process: ChildProcess,
+    starting: Option<Starting>,
+    /// Why the program could not be executed, as the number of an error.
+    start_error: Option<i32>,
     exit_watch: Option<ExitWatch>,
     state: ChildState,
     plan: StopPlan,
@@ -217,6 +258,8 @@ impl Supervisor {
     pub(crate) fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         let Self {
             process,
+            starting,
+            start_error,
             exit_watch: _,
             state,
             plan: _,
@@ -227,6 +270,9 @@ impl Supervisor {
         object!({
             "pid": process.id(),
             "reaped": process.is_reaped(),
+            // Passed on, so that a failed execution is reported after an upgrade, too.
+            "starting": starting.as_ref().map(|starting| starting.save(to)),
+            "start_error": start_error.save(to),
             "state": state.save(to),
             "time_limit": time_limit.save(to),
             "timed_out": timed_out,
@@ -242,9 +288,13 @@ impl Supervisor {
         let mut fields = Fields::of(value)?;
         let pid = fields.take("pid", from)?;
         let reaped: bool = fields.take("reaped", from)?;
+        let starting: Option<Value> = fields.take("starting", from)?;
+        let starting = starting.map(|starting| Starting::restore(starting, from));
         Ok(Self {
             // A rehearsal must not take the process from its parent.
             process: ChildProcess::adopt(pid, reaped || from.is_rehearsal()),
+            starting: starting.transpose()?,
+            start_error: fields.take("start_error", from)?,
             exit_watch: None,
             state: fields.take("state", from)?,
             plan,
@@ -254,33 +304,59 @@ impl Supervisor {
         })
     }
 
-    /// Watches for the exit of a process that was taken over.
+    /// Watches a process that was taken over.
     pub(crate) fn watch_again(&mut self, ctx: &mut Context) -> io::Result<()> {
+        if let Some(starting) = &mut self.starting {
+            starting.source = Some(ctx.watch(&starting.report, Interest::Readable)?);
+        }
         if self.exit().is_none() {
             self.exit_watch = Some(ExitWatch::of(ctx, &self.process)?);
         }
         Ok(())
     }
 
-    /// Starts a process and watches for its exit. It is killed after `time_limit`.
+    /// Starts a process and watches it. It is killed after `time_limit`.
+    ///
+    /// # Errors
+    ///
+    /// The process cannot be created. That its program cannot be executed is known later ([`Supervisor::start_error`]), except before
+    /// the server serves.
     pub(crate) fn start(
         ctx: &mut Context,
-        command: &mut Command,
-        options: StartOptions,
+        command: Command,
         plan: StopPlan,
         time_limit: Option<Duration>,
     ) -> io::Result<Self> {
-        let process = ChildProcess::start(command, options)?;
-        let exit_watch = ExitWatch::of(ctx, &process)?;
-        Ok(Self {
+        let mut process = ChildProcess::start(command)?;
+        let mut report = process.take_report();
+        if ctx.starts_wait()
+            && let Some(report) = report.take()
+        {
+            report.wait(EXECUTE_TIMEOUT);
+            let late = Err(Errno::TIMEDOUT.raw_os_error());
+            report.read().unwrap_or(late).map_err(start_error)?;
+        }
+        let starting = report.map(|report| Starting {
+            report,
+            source: None,
+            until: Some(ctx.now() + EXECUTE_TIMEOUT),
+        });
+        let mut supervisor = Self {
             process,
-            exit_watch: Some(exit_watch),
+            starting,
+            start_error: None,
+            exit_watch: None,
             state: ChildState::Running,
             plan,
             time_limit: time_limit.map(|limit| ctx.now() + limit),
             timed_out: false,
             tree_signal: None,
-        })
+        };
+        if let Err(error) = supervisor.watch_again(ctx) {
+            supervisor.unwatch(ctx);
+            return Err(error);
+        }
+        Ok(supervisor)
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -292,12 +368,28 @@ impl Supervisor {
         self.process.take_pipes()
     }
 
+    /// The sources of its events.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = SourceId> {
+        let starting = self.starting.as_ref().and_then(|starting| starting.source);
+        [self.exit_source(), starting].into_iter().flatten()
+    }
+
     /// The source whose readiness means that the process has exited, where the system reports it.
-    pub(crate) fn exit_source(&self) -> Option<SourceId> {
+    fn exit_source(&self) -> Option<SourceId> {
         match self.exit_watch {
             Some(ExitWatch::Descriptor { source, .. }) => Some(source),
             Some(ExitWatch::Poll(_)) | None => None,
         }
+    }
+
+    /// Whether it is not known yet whether the process has executed its program.
+    pub(crate) fn is_starting(&self) -> bool {
+        self.starting.is_some() && self.start_error.is_none()
+    }
+
+    /// Why the process could not execute its program. It exits, or has exited.
+    pub(crate) fn start_error(&self) -> Option<io::Error> {
+        self.start_error.map(start_error)
     }
 
     /// How the process exited, if it has.
@@ -327,18 +419,46 @@ impl Supervisor {
             Some(ExitWatch::Poll(at)) => Some(at),
             Some(ExitWatch::Descriptor { .. }) | None => None,
         };
+        let starting = self.starting.as_ref().and_then(|starting| starting.until);
         let step = match self.state {
             ChildState::Stopping(step) | ChildState::StoppingLeftovers(_, step) => step.deadline(),
             ChildState::Running | ChildState::Exited(_) => None,
         };
-        [poll, step, self.time_limit].into_iter().flatten().min()
+        [poll, starting, step, self.time_limit]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Handles readiness. Returns whether the process has exited since the last call; `None` if the source belongs to something else.
+    pub(crate) fn handle_ready(&mut self, ctx: &mut Context, source: SourceId) -> Option<bool> {
+        if self.exit_source() == Some(source) {
+            return Some(self.check_exit(ctx));
+        }
+        let starting = self.starting.as_ref()?;
+        if starting.source != Some(source) {
+            return None;
+        }
+        self.check_start(ctx);
+        Some(false)
+    }
+
+    /// Reads whether the process has executed its program.
+    fn check_start(&mut self, ctx: &mut Context) {
+        let report = self.starting.as_ref().and_then(|one| one.report.read());
+        if let Some(result) = report {
+            // The report of a process that was killed in time looks like success.
+            self.start_error = self.start_error.or(result.err());
+            self.unwatch_start(ctx);
+        }
     }
 
     /// Reaps the process if it has exited. Returns whether it has exited since the last call.
-    pub(crate) fn check_exit(&mut self, ctx: &mut Context) -> bool {
+    fn check_exit(&mut self, ctx: &mut Context) -> bool {
         if self.exit().is_some() || !self.process.has_exited() {
             return false;
         }
+        self.check_start(ctx);
         // The group must be signalled before the process is reaped: its number may be reused afterwards.
         match self.plan.leftovers {
             Leftovers::KillGroup => self.process.signal_group(Signal::KILL),
@@ -373,6 +493,15 @@ impl Supervisor {
 
     /// Takes the next step of stopping, or enforces the time limit, if that is due.
     pub(crate) fn escalate(&mut self, now: Time) -> Option<Escalation> {
+        if let Some(starting) = &mut self.starting
+            && starting.until.take_if(|at| now >= *at).is_some()
+        {
+            let late = Err(Errno::TIMEDOUT.raw_os_error());
+            self.start_error = starting.report.read().unwrap_or(late).err();
+            if self.start_error.is_some() {
+                self.process.signal_group(Signal::KILL);
+            }
+        }
         if self.time_limit.is_some_and(|at| now >= at) {
             self.time_limit = None;
             self.timed_out = true;
@@ -444,8 +573,18 @@ impl Supervisor {
         }
     }
 
-    /// Stops watching for the exit.
+    fn unwatch_start(&mut self, ctx: &mut Context) {
+        // The source must be unwatched before its descriptor is closed.
+        if let Some(starting) = self.starting.take()
+            && let Some(source) = starting.source
+        {
+            ctx.unwatch(source);
+        }
+    }
+
+    /// Stops watching the process.
     pub(crate) fn unwatch(&mut self, ctx: &mut Context) {
+        self.unwatch_start(ctx);
         if let Some(ExitWatch::Descriptor { source, _fd }) = self.exit_watch.take() {
             // The source must be unwatched before its descriptor is closed.
             ctx.unwatch(source);
@@ -481,6 +620,11 @@ pub(super) fn describe(status: Option<ExitStatus>) -> String {
 /// Why a program cannot be started although its file is there, as the end of a sentence; otherwise an empty string. The system says
 /// only that something was not found.
 pub(crate) fn start_hint(error: &io::Error, program: &str, cwd: Option<&str>) -> String {
+    let is_malformed = error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error());
+    // After other errors, such as that of a file system that does not answer, the file must not be looked at.
+    if error.kind() != io::ErrorKind::NotFound && !is_malformed {
+        return String::new();
+    }
     let folder = Path::new(cwd.unwrap_or("."));
     let paths = std::env::var_os("PATH").filter(|_| !program.contains('/'));
     let folders = paths.map(|paths| std::env::split_paths(&paths).collect());
@@ -493,7 +637,10 @@ pub(crate) fn start_hint(error: &io::Error, program: &str, cwd: Option<&str>) ->
         return String::new();
     };
     let mut start = Vec::new();
-    let read = File::open(file).and_then(|file| file.take(256).read_to_end(&mut start));
+    // Opening a file that somebody has a lease of would block.
+    let mode = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = open(file, mode, Mode::empty()).map_err(io::Error::from);
+    let read = opened.and_then(|file| File::from(file).take(256).read_to_end(&mut start));
     let first = start
         .split(|byte| *byte == b'\n')
         .next()
@@ -512,10 +659,7 @@ pub(crate) fn start_hint(error: &io::Error, program: &str, cwd: Option<&str>) ->
         (io::ErrorKind::NotFound, None) => {
             "; the file is there, but not its loader: it was built for another system".to_owned()
         }
-        _ if error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error()) => {
-            "; a script begins with a line such as #!/bin/sh".to_owned()
-        }
-        _ => String::new(),
+        _ => "; a script begins with a line such as #!/bin/sh".to_owned(),
     }
 }
 
@@ -547,9 +691,11 @@ mod tests {
     fn sleeper(plan: StopPlan, time_limit: Option<Time>) -> Supervisor {
         let mut command = Command::new("sh");
         command.args(["-c", "trap '' HUP TERM; while :; do sleep 1000; done"]);
-        let process = ChildProcess::start(&mut command, StartOptions::default());
+        let process = ChildProcess::start(command);
         Supervisor {
             process: process.expect("it starts"),
+            starting: None,
+            start_error: None,
             exit_watch: None,
             state: ChildState::Running,
             plan,
@@ -612,5 +758,32 @@ mod tests {
         assert_eq!(child.escalate(limit), Some(Escalation::TimedOut));
         assert!(child.timed_out() && !child.is_stopping());
         assert_eq!(child.deadline(), None);
+    }
+
+    /// The bug: a program on a file system that did not answer held up the whole loop.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_program_that_cannot_be_executed_in_time_is_killed() {
+        let Some(program) = crate::sys::LeasedProgram::new("timeout") else {
+            return println!("this file system has no leases");
+        };
+        let process = ChildProcess::start(Command::new(program.path()));
+        let mut child = sleeper(StopPlan::CLOSE_INPUT, None);
+        child.process = process.expect("a process");
+        let limit = Time::from_millis(3000);
+        child.starting = child.process.take_report().map(|report| Starting {
+            report,
+            source: None,
+            until: Some(limit),
+        });
+        assert_eq!(child.deadline(), Some(limit));
+        assert_eq!(child.escalate(Time::from_millis(2999)), None);
+        assert!(child.is_starting() && child.start_error().is_none());
+        assert_eq!(child.escalate(limit), None);
+        assert!(!child.is_starting());
+        let error = child.start_error().expect("an error");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+        let status = child.process.reap().expect("a status");
+        assert_eq!(status.signal(), Some(Signal::KILL.as_raw()));
     }
 }

@@ -54,6 +54,11 @@ impl HttpError {
         Self::new(StatusCode::BAD_REQUEST, code::INVALID, message)
     }
 
+    /// The process of a request cannot be started.
+    pub(super) fn cannot_start(id: &str) -> Self {
+        Self::unavailable("The MCP server cannot be started").with_id(id)
+    }
+
     /// A header field is missing, malformed, or differs from the body.
     pub(super) fn header_mismatch(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, code::HEADER_MISMATCH, message)
@@ -148,6 +153,11 @@ impl HttpError {
 /// The error for a request whose process has exited. `data` is JSON.
 pub(crate) fn server_exited(id: &str, data: &str) -> String {
     error_with(Some(id), code::INTERNAL, "MCP server exited", Some(data))
+}
+
+/// The error for a request whose process cannot be started.
+pub(super) fn cannot_start(id: &str) -> String {
+    HttpError::cannot_start(id).to_json(false)
 }
 
 /// The HTTP status of a response, which follows from its error code.

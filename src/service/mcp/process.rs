@@ -3,7 +3,6 @@
 
 use std::io;
 use std::ops::ControlFlow;
-use std::process::Command;
 
 use super::STATELESS;
 use super::to_newer::{Side, ToNewer};
@@ -15,6 +14,7 @@ use crate::service::jsonrpc::{
     push_line, start_of,
 };
 use crate::service::lines::Line;
+use crate::sys::Command;
 use crate::{Context, SourceId, TimerId};
 
 /// Where a program runs. By default, it has the environment and the working directory of the server.
@@ -30,10 +30,10 @@ pub struct ProgramPlace {
 impl ProgramPlace {
     /// Makes a command run there.
     fn prepare(&self, command: &mut Command) {
-        command.envs(self.env.iter().map(|(name, value)| (name, value)));
-        if let Some(cwd) = &self.cwd {
-            command.current_dir(cwd);
+        for (name, value) in &self.env {
+            command.env(name, value);
         }
+        command.cwd = self.cwd.clone();
     }
 }
 

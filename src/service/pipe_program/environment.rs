@@ -6,12 +6,11 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::process::Command;
 
 use crate::record::record;
 use crate::server::{is_token_protocol, percent_decode};
 use crate::service::Endpoint;
-use crate::sys::random_uuid;
+use crate::sys::{Command, random_uuid};
 use crate::{Access, ClientId, Context, Principal, Rejection, Remote, Request, StatusCode};
 
 /// The maximum size of what is passed on from a request. A process can be started with 128 KiB in one variable.
@@ -226,13 +225,13 @@ impl Environment {
 
     /// Sets the environment of a program: that of the server, with these variables.
     pub(super) fn apply(self, command: &mut Command) {
-        for (name, _) in std::env::vars_os() {
-            let is_ours = |name: &str| VARIABLES.contains(&name) || name.starts_with(FIELD);
-            if name.to_str().is_some_and(is_ours) {
-                command.env_remove(name);
-            }
+        let is_ours = |name: &str| VARIABLES.contains(&name) || name.starts_with(FIELD);
+        command
+            .environment
+            .retain(|name, _| !name.to_str().is_some_and(is_ours));
+        for (name, value) in self.0 {
+            command.env(name, value);
         }
-        command.envs(self.0);
     }
 }
 

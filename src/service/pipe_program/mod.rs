@@ -60,6 +60,10 @@ fn to_message(framing: Framing, bytes: &[u8]) -> Message<'_> {
 
 /// How a client is closed when its program has exited: with `failure` if the program has failed.
 fn ending(exit: &ProgramExit, failure: CloseCode) -> (CloseCode, String) {
+    if let Some(error) = exit.start_error() {
+        log::error!("{error}");
+        return (failure, error.to_owned());
+    }
     let code = if exit.is_clean() {
         CloseCode::NORMAL
     } else {

@@ -183,7 +183,9 @@ impl PipePerClient {
         if let ChildEvent::Exited(exit) = event {
             self.programs.remove(&client);
             self.index.remove(client);
-            log::debug!("the program of {client} {}", exit.describe());
+            if exit.start_error().is_none() {
+                log::debug!("the program of {client} {}", exit.describe());
+            }
             // A stopping server closes the client itself.
             if !self.is_stopping {
                 let (code, mut reason) = ending(&exit, CloseCode::PROGRAM_FAILED);

@@ -91,6 +91,8 @@ pub(super) enum Named {
         digest: RequestDigest,
         /// In the order of arrival. The start is queued for the first one.
         waiters: Vec<Waiter>,
+        /// Whether the process exists, so that it keeps the name even if nobody waits for it.
+        begun: bool,
         /// The exited process that has the name again if the start fails.
         previous: Option<NamedProcess>,
     },
@@ -148,6 +150,7 @@ impl Names {
         let starting = Named::Starting {
             digest,
             waiters: vec![first],
+            begun: false,
             previous,
         };
         self.entries.insert(key.clone(), starting);
@@ -158,6 +161,13 @@ impl Names {
         if let Some(Named::Starting { waiters, .. }) = self.entries.get_mut(key) {
             self.waiting.insert(waiter.client(), key.clone());
             waiters.push(waiter);
+        }
+    }
+
+    /// The start of the process has begun. It may still fail.
+    pub(super) fn handle_begun(&mut self, key: &NameKey) {
+        if let Some(Named::Starting { begun, .. }) = self.entries.get_mut(key) {
+            *begun = true;
         }
     }
 
@@ -196,15 +206,15 @@ impl Names {
     }
 
     /// Removes a waiter that is gone. Returns the first of those that still wait: if the client that has queued the start has left,
-    /// this one queues it again. If nobody waits, the name is free again.
+    /// this one queues it again. If nobody waits and the start has not begun, the name is free again.
     pub(super) fn leave(&mut self, client: ClientId) -> Option<ClientId> {
         let key = self.waiting.remove(&client)?;
-        let Some(Named::Starting { waiters, .. }) = self.entries.get_mut(&key) else {
+        let Some(Named::Starting { waiters, begun, .. }) = self.entries.get_mut(&key) else {
             return None;
         };
         waiters.retain(|waiter| waiter.client() != client);
         let next = waiters.first().map(Waiter::client);
-        if next.is_none() {
+        if next.is_none() && !*begun {
             self.failed(&key);
         }
         next

@@ -40,6 +40,8 @@ const READER_GRACE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 struct Entry {
     program: Program,
+    /// Whether the end of its start has been added to `Agenda::settled`.
+    settled: bool,
     /// When it is removed after its exit.
     expires: Option<Time>,
     /// Its key in `Agenda::deadlines`.
@@ -55,7 +57,7 @@ struct Entry {
 /// The programs of a service by their ids.
 ///
 /// A service calls `ready`, `timer`, `message`, `drained` and `detach` for its events, and takes the results with
-/// `take_finished` and `take_gone`.
+/// `take_settled`, `take_finished` and `take_gone`.
 #[derive(Debug, Default)]
 pub(crate) struct Programs {
     entries: IdMap<Uuid, Entry>,
@@ -72,6 +74,7 @@ struct Agenda {
     deadlines: BTreeSet<(Time, Uuid)>,
     /// Goes off at the first deadline.
     alarm: Alarm,
+    settled: Vec<Uuid>,
     finished: Vec<Uuid>,
     gone: Vec<Uuid>,
     /// When the service continues work that it has put off.
@@ -87,6 +90,9 @@ struct Agenda {
 impl Agenda {
     /// Updates what depends on a program after any change: its deadline, its exit, and whether it is gone.
     fn update(&mut self, ctx: &mut Context, id: Uuid, entry: &mut Entry) {
+        if !entry.program.is_starting() && !std::mem::replace(&mut entry.settled, true) {
+            self.settled.push(id);
+        }
         if let Some(signal) = entry.program.take_tree_signal() {
             let root = entry.program.exit().is_none().then(|| entry.program.pid());
             self.trees.signal(id, root, signal);
@@ -166,6 +172,8 @@ impl Programs {
         let entries = shared.map(|entry| {
             let Entry {
                 program,
+                // What becomes known later is new to the next program.
+                settled: _,
                 expires,
                 // The agenda is made anew.
                 deadline: _,
@@ -207,6 +215,7 @@ impl Programs {
             let program = Program::restore(ctx, program, recorder, from).map_err(inside)?;
             let id = program.id;
             let entry = Entry {
+                settled: !program.is_starting(),
                 expires: fields.take("expires", from)?,
                 deadline: None,
                 exited: fields.take("exited", from)?,
@@ -246,6 +255,7 @@ impl Programs {
         self.index.add(id, program.sources(), None);
         let entry = Entry {
             program,
+            settled: false,
             expires: None,
             deadline: None,
             exited: false,
@@ -293,6 +303,11 @@ impl Programs {
     /// The program that a client is attached to.
     pub(crate) fn read_by(&self, client: ClientId) -> Option<Uuid> {
         self.readers.get(&client).copied()
+    }
+
+    /// Takes the programs of which it has become known since the last call whether they could be executed.
+    pub(crate) fn take_settled(&mut self) -> Vec<Uuid> {
+        std::mem::take(&mut self.agenda.settled)
     }
 
     /// Takes the programs that have finished since the last call: they have exited, and all their output has been read.

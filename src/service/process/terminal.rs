@@ -4,13 +4,14 @@ use std::io;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::LINGER;
 use super::accounts::find_account;
 use super::attach::{Attachments, Replay, Role, Sharing};
 use super::dialect::Dialect;
 use super::fields::bad_request;
-use super::program::{Launch, PassEnv};
+use super::program::{Launch, PassEnv, Program};
 use super::programs::Programs;
 use super::queries::{AttachQuery, size_of};
 use super::recording::{RecordConfig, Recorder};
@@ -100,7 +101,7 @@ pub struct Terminal {
     account: Option<Account>,
     recorder: Option<Recorder>,
     programs: Programs,
-    /// Clients whose programs are not started yet.
+    /// Clients whose programs are not started yet, as far as is known.
     waiting: IdMap<ClientId, Waiting>,
     /// Whether a client has connected.
     used: bool,
@@ -114,9 +115,15 @@ pub struct Terminal {
 struct Waiting {
     dialect: Dialect,
     size: TerminalSize,
+    /// The program, once its start has begun.
+    program: Option<Uuid>,
 }
 
-record!(Waiting { dialect, size });
+record!(Waiting {
+    dialect,
+    size,
+    program,
+});
 
 impl Terminal {
     /// Creates the service.
@@ -164,37 +171,63 @@ impl Terminal {
         }
     }
 
-    /// Starts a client's program.
+    /// Starts a client's program. The client is attached when the program has been executed.
     fn start(&mut self, ctx: &mut Context, client: ClientId, waiting: Waiting) {
-        let Waiting { dialect, size } = waiting;
+        let size = waiting.size;
         let sharing = Sharing::Single {
             read_only: self.config.read_only,
         };
         let sink = Sink::Shared(Attachments::new(SCROLLBACK, sharing, Some(size)));
-        let started = self.programs.start(ctx, self.launch(size), sink);
-        match started {
+        match self.programs.start(ctx, self.launch(size), sink) {
             Ok(id) => {
-                self.started += 1;
-                let kind = (Role::Writer, dialect);
-                let replay = Replay::default();
-                self.programs.attach(ctx, id, client, kind, replay);
+                let program = Some(id);
+                self.waiting.insert(client, Waiting { program, ..waiting });
             }
-            Err(error) => {
-                let name = &self.config.command[0];
-                let hint = start_hint(&error, name, self.config.cwd.as_deref());
-                let error = format!("{error}{hint}");
-                log_event!(
-                    Error,
-                    "cannot start",
-                    client = word(&client),
-                    route = ctx.route(),
-                    program = name.as_str(),
-                    error = word(&error),
-                );
-                let why = format!("failed to start process: {error}");
-                ContextOutput(ctx).fail(client, dialect, why);
+            Err(error) => self.refuse(ctx, client, waiting.dialect, &error),
+        }
+    }
+
+    /// Attaches the clients whose programs have been executed.
+    fn settle_starts(&mut self, ctx: &mut Context) {
+        for id in self.programs.take_settled() {
+            let mut waiting = self.waiting.iter();
+            let waiting = waiting.find(|(_, waiting)| waiting.program == Some(id));
+            let Some((&client, &Waiting { dialect, .. })) = waiting else {
+                continue;
+            };
+            self.waiting.remove(&client);
+            match self.programs.get(id).and_then(Program::start_error) {
+                None => {
+                    self.started += 1;
+                    ctx.set_held(client, false);
+                    let kind = (Role::Writer, dialect);
+                    self.programs
+                        .attach(ctx, id, client, kind, Replay::default());
+                }
+                Some(error) => {
+                    self.programs.remove(ctx, id);
+                    self.refuse(ctx, client, dialect, &error);
+                }
             }
         }
+    }
+
+    /// Tells a client why its program cannot be started.
+    fn refuse(&self, ctx: &mut Context, client: ClientId, dialect: Dialect, error: &io::Error) {
+        ctx.set_held(client, false);
+        let name = &self.config.command[0];
+        let hint = start_hint(error, name, self.config.cwd.as_deref());
+        let error = format!("{error}{hint}");
+        log_event!(
+            Error,
+            "cannot start",
+            client = word(&client),
+            route = ctx.route(),
+            program = name.as_str(),
+            error = word(&error),
+        );
+        let why = format!("failed to start process: {error}");
+        ContextOutput(ctx).fail(client, dialect, why);
     }
 
     /// Removes programs whose clients are gone and that have no processes left.
@@ -226,7 +259,9 @@ impl Service for Terminal {
             return Err(Rejection::unavailable("stopping").because("stopping"));
         }
         // Programs may outlive their clients for the few seconds until they are killed.
-        if self.programs.len() + self.waiting.len() >= ctx.config().max_clients {
+        let waiting = self.waiting.values();
+        let waiting = waiting.filter(|waiting| waiting.program.is_none());
+        if self.programs.len() + waiting.count() >= ctx.config().max_clients {
             return Err(Rejection::unavailable("too many terminals"));
         }
         Ok(dialect.accept())
@@ -240,6 +275,7 @@ impl Service for Terminal {
             // `accept` has checked both.
             dialect: Dialect::of(request).unwrap_or(Dialect::Json),
             size: size_of(request).unwrap_or_default(),
+            program: None,
         };
         self.waiting.insert(client, waiting);
         ctx.queue_start(client);
@@ -249,7 +285,6 @@ impl Service for Terminal {
         if let Some(client) = client
             && let Some(waiting) = self.waiting.remove(&client)
         {
-            ctx.set_held(client, false);
             self.start(ctx, client, waiting);
         }
     }
@@ -276,8 +311,8 @@ impl Service for Terminal {
     fn disconnected(&mut self, ctx: &mut Context, client: ClientId, _: &CloseReason) {
         if let Some(id) = self.programs.detach(ctx, client) {
             self.programs.stop(ctx, id);
-        } else {
-            self.waiting.remove(&client);
+        } else if let Some(id) = self.waiting.remove(&client).and_then(|one| one.program) {
+            self.programs.stop(ctx, id);
         }
         self.remove_gone(ctx);
         if self.config.once {
@@ -296,12 +331,14 @@ impl Service for Terminal {
 
     fn ready(&mut self, ctx: &mut Context, source: SourceId, readiness: Readiness) {
         self.programs.ready(ctx, source, readiness);
+        self.settle_starts(ctx);
         self.programs.take_finished();
         self.remove_gone(ctx);
     }
 
     fn timer(&mut self, ctx: &mut Context, timer: TimerId) {
         self.programs.timer(ctx, timer);
+        self.settle_starts(ctx);
         self.programs.take_finished();
         self.remove_gone(ctx);
     }
@@ -412,8 +449,10 @@ impl Portable for Terminal {
         let programs = fields.take("programs", from)?;
         self.programs
             .restore(ctx, programs, self.recorder.as_ref(), from)?;
-        for client in self.waiting.keys() {
-            ctx.queue_start(*client);
+        for (client, waiting) in &self.waiting {
+            if waiting.program.is_none() {
+                ctx.queue_start(*client);
+            }
         }
         self.remove_gone(ctx);
         Ok(())

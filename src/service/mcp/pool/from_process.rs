@@ -50,7 +50,7 @@ impl Pool {
             change = self.finish_probe(ctx, hub);
         }
         if let Some(exit) = exited {
-            self.handle_exit(ctx, hub, slot, exit);
+            change = self.handle_exit(ctx, hub, slot, exit).or(change);
         }
         change
     }

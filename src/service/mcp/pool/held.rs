@@ -108,8 +108,7 @@ impl Pool {
     pub(super) fn fail_held(&mut self, ctx: &mut Context, hub: &mut Hub, slot: usize) {
         for id in self.held_for(slot) {
             if let Some((reply, own_id)) = self.take_call(hub, id) {
-                let failed = HttpError::unavailable("The MCP server cannot be started");
-                reply.reject(ctx, &failed.with_id(&own_id), true);
+                reply.reject(ctx, &HttpError::cannot_start(&own_id), true);
             }
         }
     }

@@ -225,6 +225,8 @@ pub(super) enum PoolChange {
     Started(usize),
     /// The process of a slot is not needed any more, and was told to stop.
     Stopping(usize, Box<Process>),
+    /// The program cannot be started, and the server stops.
+    Failed(String),
 }
 
 impl State for Pool {
@@ -439,11 +441,17 @@ impl Pool {
         }
     }
 
-    /// Has a process started again after a delay.
-    fn restart(&mut self, ctx: &mut Context, hub: &mut Hub, slot: usize, failure: &ProgramFailure) {
+    /// Has a process started again after a delay. Returns false if it is given up.
+    fn restart(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        slot: usize,
+        failure: &ProgramFailure,
+    ) -> bool {
         let place = &mut self.slots[slot];
-        place.program.handle_failure(ctx, &self.path, failure);
         hub.counts.restarts += 1;
+        place.program.handle_failure(ctx, &self.path, failure)
     }
 
     fn start_process(
@@ -582,7 +590,14 @@ impl Pool {
     }
 
     /// Fails the requests of a process that has exited, and has it started again.
-    fn handle_exit(&mut self, ctx: &mut Context, hub: &mut Hub, slot: usize, exit: ProgramExit) {
+    fn handle_exit(
+        &mut self,
+        ctx: &mut Context,
+        hub: &mut Hub,
+        slot: usize,
+        exit: ProgramExit,
+    ) -> Option<PoolChange> {
+        let has_run = exit.start_error().is_none();
         // Before it has answered the probe, it has served nobody.
         let data = exit.data(self.support == Support::Unknown);
         let mut was_asked = false;
@@ -591,8 +606,11 @@ impl Pool {
                 continue;
             };
             match (request.call, request.sender_ids) {
-                (Purpose::Call { reply, .. }, Some(ids)) => {
+                (Purpose::Call { reply, .. }, Some(ids)) if has_run => {
                     reply.finish(ctx, StatusCode::OK, None, &server_exited(&ids.id, &data));
+                }
+                (Purpose::Call { reply, .. }, Some(ids)) => {
+                    reply.reject(ctx, &HttpError::cannot_start(&ids.id), true);
                 }
                 (Purpose::Call { .. }, None) => {}
                 (Purpose::Probe, _) => was_asked = true,
@@ -603,16 +621,25 @@ impl Pool {
             self.probe_timer.set(ctx, None);
         }
         if self.is_stopping || self.support == Support::Sessions {
-            return;
+            return None;
         }
         let failure = exit.failure("the MCP server");
-        if was_asked && self.slots[slot].program.is_exhausted(ctx) {
+        if !has_run {
+            self.fail_held(ctx, hub, slot);
+            // As in `start`, the program that the server begins with has to exist.
+            let is_first = was_asked && !self.is_lazy;
+            if !self.restart(ctx, hub, slot, &failure) && is_first {
+                ctx.stop();
+                return Some(PoolChange::Failed(failure.to_string()));
+            }
+        } else if was_asked && self.slots[slot].program.is_exhausted(ctx) {
             self.support = Support::Sessions;
             let consequence = "it has not answered server/discover; serving only sessions";
             failure.log(&self.path, None, Some(consequence));
         } else {
             self.restart(ctx, hub, slot, &failure);
         }
+        None
     }
 
     /// Handles a timer. Returns `None` if it belongs to something else.

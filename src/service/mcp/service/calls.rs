@@ -307,9 +307,7 @@ impl Mcp {
                 Err(error) => {
                     log::error!("{error}");
                     self.hub.sessions.give_back(&principal, 1);
-                    return Err(
-                        HttpError::unavailable("The MCP server cannot be started").with_id(request)
-                    );
+                    return Err(HttpError::cannot_start(request));
                 }
             };
         self.hub.counts.processes += 1;

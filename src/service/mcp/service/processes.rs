@@ -350,6 +350,7 @@ impl Mcp {
             Some(PoolChange::Stopping(slot, process)) => {
                 self.keep_until_exit(Owner::Pool(slot), process, Place::Pool);
             }
+            Some(PoolChange::Failed(why)) => self.failure = Some(why),
             None => {}
         }
     }
@@ -412,6 +413,7 @@ impl Mcp {
                 };
                 match session.handle(ctx, &mut self.hub, input) {
                     Fate::Lives => {}
+                    Fate::NotStarted => self.end_session(ctx, id, "its process cannot be started"),
                     Fate::Exited => self.end_session(ctx, id, "its process has exited"),
                     Fate::Refused => {
                         self.end_session(ctx, id, "its process has refused to initialize");

@@ -218,6 +218,11 @@ impl Session {
             self.upstream = Upstream::Own(Some(process));
             return fate;
         };
+        if let Some(error) = exit.start_error() {
+            log::error!("{error}");
+            self.refuse_all(ctx, hub);
+            return Fate::NotStarted;
+        }
         // The process is the session's own.
         let data = exit.data(true);
         self.finish_all(ctx, hub, |id| server_exited(id, &data));

@@ -17,6 +17,7 @@ use super::reply::{Replay, Reply};
 use super::shared::Seat;
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
 use crate::service::jsonrpc::{IdKey, code, error};
+use crate::service::mcp::http_error::HttpError;
 use crate::{Context, Principal, StatusCode, Time};
 
 /// The GET stream, for messages that belong to no request.
@@ -122,6 +123,8 @@ record!(Session {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Lives,
+    /// The process could not execute its program.
+    NotStarted,
     /// The process has exited.
     Exited,
     /// The process has refused to initialize.
@@ -270,6 +273,18 @@ impl Session {
         all.sort_by_key(|pending| pending.stream);
         for pending in all {
             self.finish(ctx, hub, &pending, &text(&pending.id));
+        }
+    }
+
+    /// Rejects all calls, because the process cannot be started, so that no session has begun.
+    fn refuse_all(&mut self, ctx: &mut Context, hub: &mut Hub) {
+        for (_, pending) in self.pending.drain() {
+            hub.end_request(&self.principal);
+            let stream = self.streams.remove(&pending.stream);
+            if let Some(reply) = stream.and_then(|stream| stream.reply) {
+                hub.callers.remove(&reply.caller);
+                reply.reject(ctx, &HttpError::cannot_start(&pending.id), false);
+            }
         }
     }
 

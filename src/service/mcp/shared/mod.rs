@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 pub(crate) use self::member::Level;
 pub(crate) use self::multiplexer::{ENDED, Incoming, Multiplexer, Output, Reach, Who, is_change};
-use super::http_error::{HttpError, server_exited};
+use super::http_error::{HttpError, cannot_start, server_exited};
 use super::hub::{Handled, Hub};
 use super::process::{Process, ProgramPlace, Received};
 use super::{McpConfig, McpShare};
@@ -279,7 +279,10 @@ impl SharedServer {
         };
         // Before it is initialized, it has served nobody.
         let data = exit.data(!self.sessions.is_ready());
-        self.sessions.end(|id| server_exited(id, &data), &mut out);
+        match exit.start_error() {
+            Some(_) => self.sessions.end(cannot_start, &mut out),
+            None => self.sessions.end(|id| server_exited(id, &data), &mut out),
+        }
         self.cancel_timer(ctx);
         self.fail(ctx, hub, path, &exit.failure("the MCP server"));
         out
@@ -504,9 +507,7 @@ impl SharedServers {
                 server.sessions.begin(&mut out);
             }
             Err(error) => {
-                let message = "The MCP server cannot be started";
-                let fails = |id: &str| jsonrpc_error(id, code::INTERNAL, message, None);
-                server.sessions.end(fails, &mut out);
+                server.sessions.end(cannot_start, &mut out);
                 server.fail(ctx, hub, path, &error.to_string().into());
             }
         }

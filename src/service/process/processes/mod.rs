@@ -5,6 +5,7 @@ mod attaching;
 mod naming;
 mod settings;
 
+use std::io;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -65,6 +66,8 @@ pub struct Processes {
     programs: Programs,
     /// The processes that are not started yet, by the client that has asked for each.
     waiting: IdMap<ClientId, Start>,
+    /// The processes of which it is not known yet whether their programs could be executed.
+    starting: IdMap<Uuid, Starting>,
     exec_calls: ExecCalls,
     names: Names,
     waits: Waits,
@@ -81,6 +84,14 @@ pub struct Processes {
 #[derive(Debug)]
 struct Start {
     request: RunRequest,
+    purpose: Purpose,
+}
+
+/// A process that was started and whose call is not answered.
+#[derive(Debug)]
+struct Starting {
+    caller: ClientId,
+    cwd: Option<String>,
     purpose: Purpose,
 }
 
@@ -104,6 +115,7 @@ impl Processes {
         Self {
             programs: Programs::default(),
             waiting: IdMap::default(),
+            starting: IdMap::default(),
             exec_calls: ExecCalls::new(config.max_exec_output, config.compat),
             names: Names::default(),
             waits: Waits::default(),
@@ -213,7 +225,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Starts a process. Answers the call unless it is an `exec`.
+    /// Starts a process. The call is answered when it is known whether the program could be executed.
     fn start(&mut self, ctx: &mut Context, caller: ClientId, start: Start) {
         let Start { request, purpose } = start;
         let name = request.command[0].clone();
@@ -249,7 +261,57 @@ impl Processes {
                 Sink::Shared(output.waiting_for_readers(waits).with_screen(settings))
             }
         };
-        let result = self.programs.start(ctx, launch, sink).map_err(|error| {
+        let starting = Starting {
+            caller,
+            cwd,
+            purpose,
+        };
+        match self.programs.start(ctx, launch, sink) {
+            Ok(id) => {
+                match &starting.purpose {
+                    Purpose::Exec(..) => self.exec_calls.insert(caller, id),
+                    Purpose::Name(key) => self.names.handle_begun(key),
+                    Purpose::Spawn => {}
+                }
+                self.starting.insert(id, starting);
+            }
+            Err(error) => self.settle_start(ctx, starting, Err((error, name))),
+        }
+    }
+
+    /// Handles the processes of which it has become known whether their programs could be executed.
+    fn settle_starts(&mut self, ctx: &mut Context) {
+        for id in self.programs.take_settled() {
+            let Some(starting) = self.starting.remove(&id) else {
+                continue;
+            };
+            let program = self.programs.get(id);
+            let error = program.and_then(|program| {
+                let name = program.command.first().cloned();
+                program.start_error().zip(name)
+            });
+            if error.is_some() {
+                self.programs.remove(ctx, id);
+                self.exec_calls.abandon(starting.caller);
+            }
+            self.settle_start(ctx, starting, error.map_or(Ok(id), Err));
+        }
+    }
+
+    /// Answers the call that has started a process, unless it is an `exec` whose process runs. An error comes with the name of the
+    /// program.
+    fn settle_start(
+        &mut self,
+        ctx: &mut Context,
+        starting: Starting,
+        result: Result<Uuid, (io::Error, String)>,
+    ) {
+        let Starting {
+            caller,
+            cwd,
+            purpose,
+        } = starting;
+        let result = result.map_err(|(error, name)| {
             let hint = start_hint(&error, &name, cwd.as_deref());
             log::warn!("cannot start {name:?}: {error}{hint}");
             start_failed(&error, &name, cwd.is_some(), &hint)
@@ -259,7 +321,7 @@ impl Processes {
             self.remove_oldest(ctx);
         }
         match (purpose, result) {
-            (Purpose::Exec(..), Ok(id)) => self.exec_calls.insert(caller, id),
+            (Purpose::Exec(..), Ok(_)) => {}
             (Purpose::Name(key), result) => self.settle(ctx, &key, result),
             (Purpose::Spawn | Purpose::Exec(..), result) => {
                 let program = result.and_then(|id| self.programs.get(id).ok_or_else(no_process));
@@ -285,6 +347,12 @@ impl Processes {
         }
     }
 
+    /// Whether a caller waits for a process that has no name to start.
+    fn spawns(&self, caller: ClientId) -> bool {
+        let mut starting = self.starting.values();
+        starting.any(|one| one.caller == caller && matches!(one.purpose, Purpose::Spawn))
+    }
+
     /// Refuses the starts that are queued.
     fn refuse_starts(&mut self, ctx: &mut Context, rejection: &Rejection) {
         for (caller, start) in std::mem::take(&mut self.waiting) {
@@ -296,8 +364,9 @@ impl Processes {
         }
     }
 
-    /// Handles the processes that have finished: answers their `exec` calls, and lets the others expire.
+    /// Handles the processes that have started and finished: answers their `exec` calls, and lets the others expire.
     fn follow_up(&mut self, ctx: &mut Context) {
+        self.settle_starts(ctx);
         for id in self.programs.take_finished() {
             if self.is_visible(id) {
                 let at = ctx.now() + self.config.retention;
@@ -419,6 +488,7 @@ impl Service for Processes {
     fn is_waiting(&self, _: &Context, client: ClientId) -> bool {
         self.exec_calls.contains(client)
             || self.waiting.contains_key(&client)
+            || self.spawns(client)
             || self.names.waits(client)
             || self.waits.contains(client)
             || self.downloads.contains(client)
@@ -504,6 +574,9 @@ impl Service for Processes {
         self.names.clients(visit);
         self.waits.clients(visit);
         self.downloads.clients(visit);
+        let spawning = self.starting.values();
+        let spawning = spawning.filter(|one| matches!(one.purpose, Purpose::Spawn));
+        spawning.for_each(|one| visit(one.caller));
         let waiting = self.waiting.keys().copied();
         waiting
             .filter(|client| !self.names.waits(*client))
@@ -592,6 +665,10 @@ impl Portable for Processes {
             ctx,
             &Rejection::unavailable("the server is upgraded; try again"),
         );
+        // Clients that wait for a process to start get it now. If its program cannot be executed, it exits.
+        for (id, starting) in std::mem::take(&mut self.starting) {
+            self.settle_start(ctx, starting, Ok(id));
+        }
         self.programs.make_portable(ctx);
     }
 

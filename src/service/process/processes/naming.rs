@@ -96,6 +96,9 @@ impl Processes {
             self.waiting.insert(next, start);
             ctx.queue_start(next);
         }
+        // A process whose start has begun stays.
+        self.starting
+            .retain(|_, one| one.caller != client || !matches!(one.purpose, Purpose::Spawn));
     }
 }
 

@@ -13,9 +13,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use uuid::Uuid;
 
-use self::streams::{
-    InputPipe, OutputPipe, PreparedLaunch, SavedStreams, save_streams, watch_terminal,
-};
+use self::streams::{InputPipe, OutputPipe, SavedStreams, save_streams, watch_terminal};
 pub(crate) use self::streams::{Launch, PassEnv};
 use super::attach::Role;
 use super::exit::ProgramExit;
@@ -115,17 +113,11 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts a program.
+    /// Starts a program. Whether it could be executed is known later ([`Program::is_starting`], [`Program::start_error`]).
     pub(crate) fn start(ctx: &mut Context, launch: Launch, sink: Sink) -> io::Result<Self> {
-        let PreparedLaunch {
-            mut command,
-            options,
-            terminal,
-        } = launch.prepare()?;
-        let plan = StopPlan::HANG_UP;
-        let supervisor = Supervisor::start(ctx, &mut command, options, plan, launch.timeout)?;
-        // Close the program's side of the terminal here. Otherwise the end of the output could not be seen.
-        drop(command);
+        // The start closes the program's side of the terminal here. Otherwise the end of the output could not be seen.
+        let (command, terminal) = launch.prepare()?;
+        let supervisor = Supervisor::start(ctx, command, StopPlan::HANG_UP, launch.timeout)?;
         let recording = launch.record(ctx.now()).map(Box::new);
         let mut program = Self {
             id: launch.id,
@@ -157,14 +149,7 @@ impl Program {
             program.push_input(ctx, stdin);
             program.end_input(ctx);
         }
-        log_event!(
-            Info,
-            process = program.id,
-            "started",
-            program = program.command[0].as_str(),
-            route = ctx.route(),
-            pid = program.pid(),
-        );
+        program.note_start(ctx, true);
         Ok(program)
     }
 
@@ -304,6 +289,16 @@ impl Program {
         self.supervisor.pid()
     }
 
+    /// Whether it is not known yet whether the program could be executed.
+    pub(crate) fn is_starting(&self) -> bool {
+        self.supervisor.is_starting()
+    }
+
+    /// Why the program could not be executed.
+    pub(crate) fn start_error(&self) -> Option<io::Error> {
+        self.supervisor.start_error()
+    }
+
     pub(crate) fn has_terminal(&self) -> bool {
         self.has_terminal
     }
@@ -376,7 +371,7 @@ impl Program {
     pub(crate) fn sources(&self) -> impl Iterator<Item = SourceId> {
         let outputs = self.outputs.iter().map(|output| output.source);
         let input = self.input.as_ref().map(|input| input.source);
-        outputs.chain(input).chain(self.supervisor.exit_source())
+        outputs.chain(input).chain(self.supervisor.sources())
     }
 
     /// When to call [`Program::handle_timeout`], if at all.
@@ -418,7 +413,10 @@ impl Program {
         source: SourceId,
         readiness: Readiness,
     ) {
-        if self.supervisor.exit_source() == Some(source) && self.supervisor.check_exit(ctx) {
+        let was_starting = self.is_starting();
+        let has_exited = self.supervisor.handle_ready(ctx, source) == Some(true);
+        self.note_start(ctx, was_starting);
+        if has_exited {
             self.handle_exit(ctx);
         }
         if readiness.writable
@@ -441,7 +439,10 @@ impl Program {
     /// Handles the deadlines that have passed.
     pub(crate) fn handle_timeout(&mut self, ctx: &mut Context) {
         let now = ctx.now();
-        if self.supervisor.poll_exit(ctx) {
+        let was_starting = self.is_starting();
+        let has_exited = self.supervisor.poll_exit(ctx);
+        self.note_start(ctx, was_starting);
+        if has_exited {
             self.handle_exit(ctx);
         }
         if self.send_at.is_some_and(|at| now >= at) {
@@ -487,6 +488,20 @@ impl Program {
             self.output_timed_out = self.linger_for.is_none() && self.time_limit == Some(until);
             self.linger = Linger::Draining(LINGER_BYTES);
             self.read_rest(ctx);
+        }
+    }
+
+    /// Logs that the program has been executed, if this has become known.
+    fn note_start(&self, ctx: &Context, was_starting: bool) {
+        if was_starting && !self.is_starting() && self.start_error().is_none() {
+            log_event!(
+                Info,
+                process = self.id,
+                "started",
+                program = self.command[0].as_str(),
+                route = ctx.route(),
+                pid = self.pid(),
+            );
         }
     }
 

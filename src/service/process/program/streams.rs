@@ -1,10 +1,8 @@
 //! How a program is started, with its command, environment, account, and terminal or pipes, and the server's ends of these
 //! streams.
 
-use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +15,7 @@ use crate::record::{Record, Saver, object, record};
 use crate::service::pipe::{ByteQueue, PipeState};
 use crate::service::process::recording::{Recorded, Recorder, Recording};
 use crate::service::process::scrollback::OutputStream;
-use crate::sys::{Account, PROGRAM_ID, StartOptions, TerminalSize, open_pty, read_output};
+use crate::sys::{Account, Command, PROGRAM_ID, Stream, TerminalSize, open_pty, read_output};
 use crate::{Context, Interest, Readiness, SourceId, Time};
 
 /// The default of the variable `TERM` for a program with a terminal.
@@ -60,19 +58,9 @@ pub(crate) enum PassEnv {
     Named(Vec<String>),
 }
 
-/// A command that is ready to be started.
-#[derive(Debug)]
-pub(super) struct PreparedLaunch {
-    /// It holds the program's side of the terminal open until it is dropped.
-    pub(super) command: Command,
-    pub(super) options: StartOptions,
-    /// The server's side of the terminal.
-    pub(super) terminal: Option<OwnedFd>,
-}
-
 impl Launch {
-    /// Sets up the command, and opens its terminal if it has one.
-    pub(super) fn prepare(&self) -> io::Result<PreparedLaunch> {
+    /// Sets up the command, and opens its terminal if it has one. Returns the server's side of the terminal, too.
+    pub(super) fn prepare(&self) -> io::Result<(Command, Option<OwnedFd>)> {
         let [name, args @ ..] = &*self.command else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
@@ -84,47 +72,32 @@ impl Launch {
         if self.terminal.is_some() {
             command.env("TERM", TERM);
         }
-        let env = self.env.iter().map(|(name, value)| (name, value));
-        command.envs(env).env(PROGRAM_ID, self.id.to_string());
-        let terminal = match self.terminal {
-            Some(size) => {
-                // Its kind must not be taken for that of a program that cannot be executed.
-                let opened = open_pty(size);
-                let (server_side, program_side) = opened.map_err(|error| {
-                    io::Error::other(format!("opening a terminal failed: {error}"))
-                })?;
-                if let Some(account) = &self.account {
-                    rustix::fs::fchown(&program_side, Some(account.uid), None)?;
-                }
-                command
-                    .stdin(program_side.try_clone()?)
-                    .stdout(program_side.try_clone()?)
-                    .stderr(program_side);
-                Some(server_side)
+        for (name, value) in &self.env {
+            command.env(name, value);
+        }
+        command.env(PROGRAM_ID, self.id.to_string());
+        command.account = self.account.clone();
+        command.cwd = self.cwd.clone();
+        let Some(size) = self.terminal else {
+            if !self.takes_input {
+                command.streams[0] = Stream::Null;
             }
-            None => {
-                let stdin = if self.takes_input {
-                    Stdio::piped()
-                } else {
-                    Stdio::null()
-                };
-                command
-                    .stdin(stdin)
-                    .stdout(Stdio::piped())
-                    .stderr(Stdio::piped());
-                None
-            }
+            return Ok((command, None));
         };
-        let options = StartOptions {
-            terminal: terminal.is_some(),
-            account: self.account.clone(),
-            cwd: self.cwd.clone().map(CString::new).transpose()?,
-        };
-        Ok(PreparedLaunch {
-            command,
-            options,
-            terminal,
-        })
+        // Its kind must not be taken for that of a program that cannot be executed.
+        let opened = open_pty(size);
+        let (server_side, program_side) = opened
+            .map_err(|error| io::Error::other(format!("opening a terminal failed: {error}")))?;
+        if let Some(account) = &self.account {
+            rustix::fs::fchown(&program_side, Some(account.uid), None)?;
+        }
+        command.terminal = true;
+        command.streams = [
+            Stream::Descriptor(program_side.try_clone()?),
+            Stream::Descriptor(program_side.try_clone()?),
+            Stream::Descriptor(program_side),
+        ];
+        Ok((command, Some(server_side)))
     }
 
     /// Begins to record its terminal, if it has one and is to be recorded.
@@ -143,17 +116,13 @@ impl Launch {
 /// Gives a program the login environment of its account, with the server's language and terminal variables and those in
 /// `pass`. The rest of the server's environment is not passed to other users.
 fn set_login_environment(command: &mut Command, account: &Account, pass: &[String]) {
-    command.env_clear();
-    for (name, value) in std::env::vars_os() {
-        let passes = name.to_str().is_some_and(|name| {
+    command.environment.retain(|name, _| {
+        name.to_str().is_some_and(|name| {
             matches!(name, "TERM" | "LANG")
                 || name.starts_with("LC_")
                 || pass.iter().any(|pass| pass == name)
-        });
-        if passes {
-            command.env(name, value);
-        }
-    }
+        })
+    });
     for (name, value) in account.environment() {
         if !pass.iter().any(|pass| pass == name) {
             command.env(name, value);
