@@ -257,60 +257,13 @@ pub(crate) fn code_or_signal(status: ExitStatus) -> Result<i32, i32> {
     }
 }
 
-/// A program whose execution is held up, as by a network file system that does not answer, until this is dropped.
-#[cfg(all(test, target_os = "linux"))]
-#[derive(Debug)]
-pub(crate) struct LeasedProgram {
-    path: std::path::PathBuf,
-    _lease: std::fs::File,
-}
-
-#[cfg(all(test, target_os = "linux"))]
-impl LeasedProgram {
-    /// Copies `/bin/true`. A lease holds up whoever opens the file until its owner gives it up. `None` if the file system has no
-    /// leases.
-    pub(crate) fn new(name: &str) -> Option<Self> {
-        use std::os::fd::AsRawFd;
-
-        use nix::libc;
-
-        /// The request that sets the signal with which the owner of a lease is asked for it.
-        const F_SETSIG: libc::c_int = 10;
-
-        let path = std::env::temp_dir().join(format!("outrigger-{name}-{}", std::process::id()));
-        std::fs::copy("/bin/true", &path).expect("a program");
-        let lease = std::fs::OpenOptions::new().write(true).open(&path);
-        let lease = lease.expect("the program");
-        // SAFETY: the calls take numbers. The signal that asks for the lease is one that is ignored.
-        #[allow(unsafe_code)]
-        let leased = unsafe {
-            libc::fcntl(lease.as_raw_fd(), F_SETSIG, libc::SIGURG);
-            libc::fcntl(lease.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
-        };
-        let program = Self {
-            path,
-            _lease: lease,
-        };
-        (leased == 0).then_some(program)
-    }
-
-    pub(crate) fn path(&self) -> &std::path::Path {
-        &self.path
-    }
-}
-
-#[cfg(all(test, target_os = "linux"))]
-impl Drop for LeasedProgram {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    #[cfg(target_os = "linux")]
+    use crate::sys::LeasedProgram;
 
     fn sleeper() -> ChildProcess {
         let mut command = Command::new("sleep");

@@ -12,6 +12,8 @@ mod clock;
 mod command;
 #[cfg(feature = "server")]
 mod descriptors;
+#[cfg(all(test, target_os = "linux"))]
+mod leased_program;
 #[cfg(feature = "server")]
 mod orphans;
 #[cfg(feature = "server")]
@@ -32,8 +34,6 @@ mod wide;
 
 #[cfg(feature = "server")]
 pub(crate) use account::Account;
-#[cfg(all(test, target_os = "linux"))]
-pub(crate) use child_process::LeasedProgram;
 #[cfg(feature = "server")]
 pub(crate) use child_process::{
     ChildProcess, code_or_signal, end_children, exit_descriptor, own_children,
@@ -46,6 +46,8 @@ pub(crate) use command::{Command, StartReport, Stream};
 pub(crate) use descriptors::{
     NonblockingFd, descriptor_use, is_exhausted, is_unread, raise_descriptor_limit, unsent_bytes,
 };
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) use leased_program::LeasedProgram;
 #[cfg(feature = "server")]
 pub(crate) use orphans::{
     PROGRAM_ID, Reaper, SystemProcessTable, become_subreaper, find_left_behind, kill_orphans,

@@ -257,7 +257,7 @@ impl<S: Service> Server<S> {
         while let Some((account, work)) = self.ctx.core.env.next_work(phase, most, is_first) {
             is_first = false;
             self.act(|server| server.do_work(account, work));
-            // Starting a program blocks for milliseconds, so it is the last work of its kind in a turn.
+            // A fork takes about a millisecond, so it is the last work of its kind in a turn.
             if matches!(work, Work::Start(_) | Work::StartOwn(_)) {
                 self.ctx.core.env.settle();
                 break;
