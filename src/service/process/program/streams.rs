@@ -117,12 +117,15 @@ impl Launch {
 /// `pass`. The rest of the server's environment is not passed to other users.
 fn set_login_environment(command: &mut Command, account: &Account, pass: &[String]) {
     command.environment.retain(|name, _| {
-        name.to_str().is_some_and(|name| {
-            matches!(name, "TERM" | "LANG")
-                || name.starts_with("LC_")
-                || pass.iter().any(|pass| pass == name)
-        })
+        name.to_str()
+            .is_some_and(|name| matches!(name, "TERM" | "LANG") || name.starts_with("LC_"))
     });
+    // What is listed is passed on even if other programs do not inherit it.
+    for name in pass {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
     for (name, value) in account.environment() {
         if !pass.iter().any(|pass| pass == name) {
             command.env(name, value);
