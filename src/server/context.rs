@@ -201,6 +201,14 @@ impl Context {
         }
     }
 
+    /// Closes a client with [`Cause::Memory`](crate::Cause::Memory), because memory is short. Output that it has not begun to
+    /// receive is dropped.
+    pub fn end_for_memory(&mut self, id: ClientId) {
+        if let Some((client, env)) = self.core.own(id) {
+            client.cut_off(env, CloseReason::memory());
+        }
+    }
+
     /// Whether a client's unsent output has exceeded the soft limit and has not drained since.
     /// [`Service::drained`](crate::Service::drained) follows when it has drained.
     pub fn is_congested(&self, id: ClientId) -> bool {
@@ -259,10 +267,17 @@ impl Context {
         self.core.own_ref(id).map(Client::path)
     }
 
-    /// Whether clients make the server hold almost as much as [`Config::memory`](crate::Config::memory) allows, although it has
-    /// ended those who hold most. Services should begin nothing then that takes more memory.
-    pub fn is_short_of_memory(&self) -> bool {
-        self.core.is_memory_short()
+    /// Whether the service may hold so many bytes more for a principal, within [`Config::memory`](crate::Config::memory). If not,
+    /// refuse what a client asks for, such as the start of a program. Of what another principal holds, more is freed instead if that
+    /// is the one that holds most.
+    pub fn may_hold(&mut self, principal: &Principal, bytes: usize) -> bool {
+        self.core.may_hold(principal, bytes)
+    }
+
+    /// Records that something that the service holds for a principal has changed its size, from `before` to `after` bytes. It is
+    /// measured later in any case ([`Report::held`](crate::Report::held)), but [`Context::may_hold`] counts it at once.
+    pub fn note_held(&mut self, principal: &Principal, before: usize, after: usize) {
+        self.core.note_held(principal, before, after);
     }
 
     /// The address of a client.

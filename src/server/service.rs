@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::access::{LinkTarget, Scope};
+use super::access::{LinkTarget, Principal, Scope};
 use super::context::Context;
 use super::event_loop::sources::Readiness;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
@@ -111,6 +111,14 @@ pub trait Service {
         let _ = (ctx, caller, target);
         let why = "nothing at this path can be watched";
         Err(Rejection::new(StatusCode::NOT_FOUND, why))
+    }
+
+    /// Memory is short, and this principal holds most. Frees about so many bytes of what [`Report::held`] says of it: first what can
+    /// be missed, then the largest parts. The log and the clients get the reason of what ends. Returns the number of bytes that were
+    /// freed; 0 if nothing can be freed. Work for a few milliseconds at most, because the server calls this method again.
+    fn free_memory(&mut self, ctx: &mut Context, principal: &Principal, bytes: usize) -> usize {
+        let _ = (ctx, principal, bytes);
+        0
     }
 
     /// The loop has started. Watch file descriptors and set timers here.
@@ -274,10 +282,11 @@ pub trait Report {
         true
     }
 
-    /// The memory that the service holds for its clients, in bytes, besides what the server holds for their connections. It counts for
-    /// [`Config::memory`](crate::Config::memory). The server asks about once a second.
-    fn held(&self) -> usize {
-        0
+    /// Visits what the service holds in memory for each principal, in bytes, besides what the server holds for connections. A
+    /// principal may be visited several times. It counts for [`Config::memory`](crate::Config::memory). The server asks about once a
+    /// second, and when memory may be short, so the answer must be fast.
+    fn held(&self, visit: &mut dyn FnMut(&Principal, usize)) {
+        let _ = visit;
     }
 
     /// The name of one of several services in the metrics, such as its path.
@@ -290,6 +299,15 @@ pub trait Report {
     fn routes(&self, visit: &mut dyn FnMut(&str, bool)) {
         let _ = visit;
     }
+}
+
+/// What a service holds for its clients, in bytes.
+pub(crate) fn held_by(service: &impl Service) -> usize {
+    let mut held = 0;
+    if let Some(report) = service.report() {
+        report.held(&mut |_, bytes| held += bytes);
+    }
+    held
 }
 
 /// A service that the program passes on when it replaces itself.

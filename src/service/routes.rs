@@ -10,8 +10,8 @@ use crate::record::{Fields, Loader, RecordError, Saver};
 use crate::server::continue_service;
 use crate::upgrade::Portable;
 use crate::{
-    ClientId, Context, Histogram, LinkTarget, Metrics, Rejection, Report, Request, Route, Scope,
-    Service, ServiceId, StatusFields,
+    ClientId, Context, Histogram, LinkTarget, Metrics, Principal, Rejection, Report, Request,
+    Route, Scope, Service, ServiceId, StatusFields,
 };
 
 /// A service that combines others. A request goes to the service at its path. All other events go to the service that
@@ -379,6 +379,29 @@ impl Service for Routes {
             .all(|mounted| mounted.service.is_stopped())
     }
 
+    /// The service that holds most for the principal is asked first.
+    fn free_memory(&mut self, ctx: &mut Context, principal: &Principal, bytes: usize) -> usize {
+        let mut held: Vec<(usize, usize)> = Vec::new();
+        for (index, mounted) in self.services.iter().enumerate() {
+            let mut own = 0;
+            if let Some(report) = mounted.service.report() {
+                report.held(&mut |other, bytes| own += if other == principal { bytes } else { 0 });
+            }
+            held.push((own, index));
+        }
+        held.sort_unstable();
+        let (mut freed, alone) = (0, self.services.len() == 1);
+        while freed < bytes
+            && let Some((_, index)) = held.pop()
+        {
+            ctx.set_service_id(service_id(index, alone));
+            let service = &mut self.services[index].service;
+            freed += service.free_memory(ctx, principal, bytes - freed);
+        }
+        ctx.set_service_id(ServiceId::ALL);
+        freed
+    }
+
     fn report(&self) -> Option<&dyn Report> {
         Some(self)
     }
@@ -393,6 +416,10 @@ impl Service for Routes {
 }
 
 impl Report for Routes {
+    fn held(&self, visit: &mut dyn FnMut(&Principal, usize)) {
+        self.reports().for_each(|report| report.held(visit));
+    }
+
     fn name(&self, id: ServiceId) -> Option<&str> {
         if id == ServiceId::ALWAYS_SERVED {
             return Some("pages");
@@ -412,10 +439,6 @@ impl Report for Routes {
         for mounted in &self.services {
             visit(mounted.endpoint.path(), is_ready(&*mounted.service));
         }
-    }
-
-    fn held(&self) -> usize {
-        self.reports().map(Report::held).sum()
     }
 
     /// The sum of the services' fields. With several services, `routes` has the fields of each one by its path.

@@ -24,6 +24,7 @@ import fcntl
 import json
 import os
 import random
+import re
 import select
 import selectors
 import shutil
@@ -1182,6 +1183,94 @@ def viewers(run):
     pours(run, count, frame(9, b""), path=f"/process/{process}/attach?mode=viewer", seconds=5)
 
 
+def call(connection, path, **fields):
+    """Posts on a connection that stays open. Returns the status and the answer."""
+    connection.sendall(post(path, json.dumps(fields).encode()))
+    head, _, body = read_head_and_rest(connection).partition(b"\r\n\r\n")
+    length = int(re.search(rb"(?i)content-length: (\d+)", head)[1])
+    while len(body) < length:
+        body += connection.recv(1 << 16)
+    return int(head.split()[1]), json.loads(body)
+
+
+def read_head_and_rest(connection):
+    data = b""
+    while b"\r\n\r\n" not in data:
+        came = connection.recv(1 << 16)
+        if not came:
+            raise ConnectionError("the end of the connection")
+        data += came
+    return data
+
+
+def grow_screens(pipe, port, count, redraw):
+    """Starts terminals, resizes each to the largest screen and has it redrawn, twice: the alternate screen doubles the memory.
+    Returns the statuses of the starts and of the resizes."""
+    begun, resized, processes = {}, {}, []
+    with connect(port) as caller:
+        for _ in range(count):
+            fields = {"command": "sh", "args": ["-c", f"while read x; do {redraw}; done"], "allocate_tty": True}
+            status, answer = call(caller, "/process/spawn", **fields)
+            begun[status] = begun.get(status, 0) + 1
+            if status == 200:
+                processes.append(answer["process_id"])
+        for process in processes:
+            status, _ = call(caller, f"/process/{process}/resize", rows=500, cols=400)
+            resized[status] = resized.get(status, 0) + 1
+            call(caller, f"/process/{process}/stdin", data_b64="Cg==")
+        # Those who were given up have no screen, and those who were refused can ask again.
+        for process in processes:
+            call(caller, f"/process/{process}/resize", rows=500, cols=400)
+            call(caller, f"/process/{process}/stdin", data_b64="Cg==")
+    return begun, resized
+
+
+def come_and_go(pipe, port, fields):
+    """Connects and echoes a message, again and again, until SIGTERM. Returns how often, and the answers that were no echoes."""
+    stopped, came, failed = [], 0, []
+    signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
+    pipe.send(("ready", None))
+    while not stopped:
+        try:
+            with connect(port) as client:
+                client.sendall(upgrade("/echo", fields))
+                head = read_head(client)
+                if b" 101 " not in head:
+                    raise OSError(head.split(b"\r\n")[0].decode())
+                client.sendall(frame(2, b"x" * 100))
+                read_frame(client)
+                came += 1
+        except OSError as error:
+            failed.append(str(error))
+        time.sleep(0.005)
+    return came, failed
+
+
+def grown_screens(run):
+    """250 terminals of one person are resized to 500 x 400 and redrawn, with --memory 64MiB, while others come and go"""
+    port = run.serve({"/process/...": {"processes": {"max-processes": 512}}}, "--memory", "64MiB")
+    run.allowed = within_budget(300)
+    path = os.path.join(run.server.files.name, "screen")
+    with open(path, "w") as file:
+        for screen in "\033[?1049l", "\033[?1049h":
+            file.write(screen + "".join(f"\033[{row};400H*" for row in range(1, 501)))
+    detached = open_client(port, "/echo?resume=new", bearer(TOKENS["bystander"]))
+    detached.close()
+    run.begin()
+    others = Worker(come_and_go, port, bearer(TOKENS["bystander"]), nice=0)
+    others.hear()
+    begun, resized = Worker(grow_screens, port, 250, f"cat {path}").hear()
+    run.observe(1)
+    os.kill(others.pid, signal.SIGTERM)
+    came, failed = others.hear()
+    run.note(f"starts {show_counts(begun)}; resizes {show_counts(resized)}; the others came {came} times")
+    run.check(not failed, f"{len(failed)} others did not get in: {failed[:1]}")
+    run.check(came > 10, "the others did not come")
+    run.check(resized.get(200) and resized.get(503) and len(resized) == 2, "the resizes")
+    lost = [name for name in (b"evicted", b"ending c") if name in run.server.log()]
+    run.check(not lost, f"clients were ended: {lost}")
+
+
 # Messages that cost more than they weigh.
 
 
@@ -1569,6 +1658,7 @@ ATTACKS = [
     agent_not_reading,
     hostile_mcp,
     viewers,
+    grown_screens,
     status_pipelining,
     readyz_pipelining,
     big_initialize,

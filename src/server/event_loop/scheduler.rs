@@ -405,6 +405,11 @@ impl Scheduler {
         }
     }
 
+    /// The payer of an account.
+    pub(crate) fn payer(&self, id: AccountId) -> &Payer {
+        &self.accounts[id.index()].payer
+    }
+
     /// Whether an account has this payer.
     pub(crate) fn is_of(&self, id: AccountId, payer: &Payer) -> bool {
         self.accounts[id.index()].payer == *payer

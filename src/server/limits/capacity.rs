@@ -1,21 +1,13 @@
 //! The limits of what clients take. [`Room`] says whether there is a place for another client or call, within the limits of the
-//! server, of an address and of a principal. While clients hold more memory than the budget of [`memory`](super::memory), the
-//! largest client of the principal that holds most is ended. A new client may take the place of a detached one (`find_room`, `evict`).
-//! The event loop ends unauthenticated connections when no more can be accepted.
+//! server, of an address and of a principal. A new client may take the place of a detached one (`find_room`, `evict`). The event loop
+//! ends unauthenticated connections when no more can be accepted.
 
-use std::collections::HashMap;
-use std::time::Duration;
-
-use super::memory::{Memory, most};
 use crate::log_event::log_event;
 use crate::protocol::{Cause, CloseCode, CloseReason, Rejection};
 use crate::server::address::Remote;
 use crate::server::client::Client;
 use crate::server::core::Core;
-use crate::server::event_loop::Server;
-use crate::server::event_loop::scheduler::AccountId;
 use crate::server::id::ClientId;
-use crate::server::service::{Report, Service};
 
 /// Which limits keep a client or a call from being accepted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,7 +42,7 @@ fn too_many_of_address() -> Rejection {
     Rejection::unavailable("too many clients from this address").because("max_clients_per_address")
 }
 
-/// 503 because services hold too much memory.
+/// 503 because too little memory is left, and most of it is held for the client's principal.
 pub(crate) fn too_little_memory() -> Rejection {
     Rejection::unavailable("too little memory").because("memory")
 }
@@ -128,7 +120,7 @@ impl Core {
     ///
     /// The rejection, if there is no room.
     pub(crate) fn find_room(&self, id: ClientId) -> Result<Option<ClientId>, Rejection> {
-        if self.is_memory_short() {
+        if self.is_out_of_memory(id) {
             return Err(too_little_memory());
         }
         let room = self.room(id);
@@ -155,156 +147,5 @@ impl Core {
         });
         let leaver = idle.min().map(|(.., id)| id);
         leaver.map(Some).ok_or(rejection)
-    }
-}
-
-/// The part of the budget that is left to connections, whatever services hold.
-const CONNECTIONS: usize = 4;
-
-/// The minimum time between two measurements that nothing but time has caused, and the additional time for each client.
-const INTERVAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_micros(10));
-
-/// The maximum number of clients that end in one turn. Ending one may write to its socket.
-const ENDED: usize = 64;
-
-/// The minimum holding in bytes of a client that may be ended. Ending a smaller one would free too little.
-fn least(limit: usize) -> usize {
-    (limit / 256).clamp(256, 16 << 10)
-}
-
-/// The memory that a client holds.
-#[derive(Clone, Copy, Debug)]
-struct Holding {
-    account: AccountId,
-    client: ClientId,
-    bytes: usize,
-}
-
-/// The largest holding of the account whose holdings are largest together.
-fn largest(holdings: &[Holding]) -> Option<usize> {
-    let mut totals: HashMap<AccountId, usize> = HashMap::new();
-    for holding in holdings {
-        *totals.entry(holding.account).or_default() += holding.bytes;
-    }
-    let (account, _) = totals.into_iter().max_by_key(|(_, total)| *total)?;
-    let of_account = holdings.iter().enumerate();
-    let of_account = of_account.filter(|(_, holding)| holding.account == account);
-    of_account
-        .max_by_key(|(_, holding)| holding.bytes)
-        .map(|(at, _)| at)
-}
-
-impl Core {
-    /// The clients that hold at least `least` bytes, and what all clients hold, in bytes.
-    fn measure(&self, least: usize) -> (Vec<Holding>, usize) {
-        let mut total = 0;
-        let mut holdings = Vec::new();
-        for client in self.registry.iter() {
-            let bytes = client.wire.holds();
-            total += bytes;
-            if bytes >= least {
-                holdings.push(Holding {
-                    account: client.wire.account,
-                    client: client.id,
-                    bytes,
-                });
-            }
-        }
-        (holdings, total)
-    }
-
-    /// What all connections hold, in bytes.
-    pub(crate) fn held_memory(&self) -> usize {
-        self.registry.iter().map(|client| client.wire.holds()).sum()
-    }
-
-    /// Whether so little memory is left that services should begin nothing that takes more.
-    pub(crate) fn is_memory_short(&self) -> bool {
-        let limit = self.env.config.memory;
-        limit.is_some_and(|limit| self.env.memory.is_short(limit))
-    }
-
-    /// Measures what clients hold. While it is too much, ends the largest client of the largest account. `services` is what services
-    /// hold.
-    fn relieve_memory(&mut self, limit: usize, services: usize) {
-        let most = most(limit)
-            .saturating_sub(services)
-            .max(limit / CONNECTIONS);
-        let least = least(limit);
-        let (mut holdings, mut total) = self.measure(least);
-        if total > most {
-            for client in self.registry.iter_mut() {
-                client.release_confirmed(&mut self.env);
-            }
-            (holdings, total) = self.measure(least);
-        }
-        let mut ended = 0;
-        while total > most
-            && ended < ENDED
-            && let Some(at) = largest(&holdings)
-        {
-            let Holding { client, bytes, .. } = holdings.swap_remove(at);
-            log::warn!(
-                "ending {client}, for which {bytes} bytes are held: too little memory is left"
-            );
-            self.with(client, |client, env| client.free_memory(env, least));
-            total = total.saturating_sub(bytes);
-            ended += 1;
-        }
-        let interval =
-            INTERVAL.0 + INTERVAL.1 * u32::try_from(self.registry.len()).unwrap_or(u32::MAX);
-        let next = self.env.now + interval;
-        self.env.memory = Memory::measured(limit, total + services, next);
-        if ended == ENDED {
-            // More clients must end than one turn could.
-            self.env.memory.measure_again();
-        }
-    }
-}
-
-impl<S: Service> Server<S> {
-    /// Keeps what clients hold within the budget.
-    #[cold]
-    pub(crate) fn keep_within_memory(&mut self) {
-        let services = self.service.report().map_or(0, Report::held);
-        self.act(|server| {
-            if let Some(limit) = server.ctx.core.env.config.memory {
-                server.ctx.core.relieve_memory(limit, services);
-            }
-        });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn holding(account: AccountId, number: u64, bytes: usize) -> Holding {
-        Holding {
-            account,
-            client: ClientId::new(0, number),
-            bytes,
-        }
-    }
-
-    #[test]
-    fn the_largest_client_of_the_largest_principal_is_ended() {
-        // The bug: 17 unread echoes of one client ended all detached clients of everybody, which kept 20 bytes each.
-        let mut scheduler = crate::server::event_loop::scheduler::Scheduler::new();
-        let mut account = |last| {
-            scheduler.acquire(crate::server::event_loop::scheduler::Payer::strangers(
-                [192, 0, 2, last].into(),
-            ))
-        };
-        let (many, one) = (account(1), account(2));
-        let mut holdings: Vec<_> = (1..=17)
-            .map(|number| holding(many, number, 1000 + number as usize))
-            .collect();
-        holdings.push(holding(one, 100, 15_000));
-        assert_eq!(largest(&holdings), Some(16));
-        holdings.truncate(10);
-        holdings.push(holding(one, 100, 15_000));
-        assert_eq!(largest(&holdings), Some(10));
-        assert_eq!(largest(&[]), None);
     }
 }

@@ -2,3 +2,4 @@
 
 pub(super) mod capacity;
 pub(super) mod memory;
+pub(super) mod relief;

@@ -7,7 +7,7 @@ use super::exposition::Metrics;
 use crate::protocol::deflate::Compression;
 use crate::protocol::{Cause, OpCode, Time};
 use crate::server::context::Context;
-use crate::server::service::{Report, Service};
+use crate::server::service::{Service, held_by};
 use crate::sys;
 
 /// The media type of the text exposition format.
@@ -275,7 +275,7 @@ fn write_held<S: Service>(out: &mut Metrics, ctx: &Context, service: &S) {
     out.gauge(
         "outrigger_held_memory_bytes",
         "Memory that clients make the server hold.",
-        ctx.core.held_memory() + service.report().map_or(0, Report::held),
+        ctx.core.held_memory() + held_by(service),
     );
 }
 

@@ -10,7 +10,7 @@ use crate::server::id::ClientId;
 use crate::server::observe::client_query::ClientQuery;
 use crate::server::observe::status::StatusFields;
 use crate::server::observe::{health, server_metrics};
-use crate::server::service::{Report, Route, Service};
+use crate::server::service::{Report, Route, Service, held_by};
 
 /// Whether the server is alive.
 const HEALTH: &str = "/healthz";
@@ -227,7 +227,7 @@ fn status<S: Service>(
     let mut status = status.to_value();
     status["clients_by_route"] = clients_by_route(ctx, service);
     if health {
-        status["health"] = health::to_value(ctx, report.map_or(0, Report::held));
+        status["health"] = health::to_value(ctx, held_by(service));
     }
     if let Some(after) = history {
         status["history"] = ctx.core.history.to_value(after);

@@ -422,6 +422,10 @@ impl Service for Agent {
         self.receivers.processes.are_gone()
     }
 
+    fn free_memory(&mut self, _: &mut Context, principal: &Principal, bytes: usize) -> usize {
+        self.router.free_histories(principal, bytes)
+    }
+
     fn report(&self) -> Option<&dyn Report> {
         Some(self)
     }
@@ -452,8 +456,13 @@ impl Report for Agent {
         figures::metrics(out, &self.router, &self.receivers.processes);
     }
 
-    fn held(&self) -> usize {
-        self.router.figures().history + self.receivers.batches.held()
+    fn held(&self, visit: &mut dyn FnMut(&Principal, usize)) {
+        self.router.held(visit);
+        for (client, bytes) in self.receivers.batches.held_for_clients() {
+            if let Some(principal) = self.router.principal(client) {
+                visit(principal, bytes);
+            }
+        }
     }
 }
 

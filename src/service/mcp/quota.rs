@@ -82,6 +82,12 @@ impl Quota {
     pub(crate) fn used(&self) -> usize {
         self.used
     }
+
+    /// Visits what each principal holds.
+    pub(crate) fn visit(&self, visit: &mut dyn FnMut(&Principal, usize)) {
+        let each = self.each.iter();
+        each.for_each(|(principal, held)| visit(principal, *held));
+    }
 }
 
 /// The bytes that principals hold: of requests that wait for a process to start, or of subscriptions. Principals that hold nothing have

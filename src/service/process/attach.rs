@@ -32,6 +32,9 @@ const MAX_MESSAGE: usize = 64 << 10;
 /// What the pipes of a program can hold: 64 KiB each.
 const IN_PIPES: usize = 2 * (64 << 10);
 
+/// The output that is kept when memory is short.
+const KEPT: usize = 32 << 10;
+
 /// Output that arrives quickly is collected up to this size before it is sent.
 const BATCH: usize = 32 << 10;
 
@@ -373,12 +376,41 @@ impl Attachments {
         self.output.held() + self.screen.as_ref().map_or(0, |screen| screen.held())
     }
 
-    /// Keeps no more output than now fits into the memory, because memory is short.
-    pub(crate) fn stop_growing(&mut self) {
-        if let Some(screen) = &mut self.screen {
-            screen.lay_out(&self.output);
+    /// How many bytes more are held at another size of the terminal.
+    pub(crate) fn growth(&self, size: TerminalSize) -> usize {
+        let screen = self.screen.as_ref();
+        screen.map_or(0, |screen| screen.growth(size))
+    }
+
+    /// Keeps only a little output for later readers, and none above the screen, because memory is short. What the writer has not
+    /// been sent, or what the program waits for, is kept.
+    pub(crate) fn shrink(&mut self) {
+        let above = self.screen.as_ref().map_or(0, |screen| screen.held_above());
+        let keep = KEPT.max(self.behind()).max(self.held());
+        if above == 0 && self.output.held() <= keep {
+            return;
         }
-        self.output.stop_growing();
+        if let Some(screen) = &mut self.screen {
+            screen.shrink(&self.output);
+        }
+        self.output.shrink(keep);
+    }
+
+    /// Whether the screen is kept.
+    pub(crate) fn has_screen(&self) -> bool {
+        self.screen.is_some()
+    }
+
+    /// Gives the screen up, because memory is short.
+    pub(crate) fn drop_screen(&mut self) {
+        self.screen = None;
+    }
+
+    /// Gives up all output, because memory is short and the program ends.
+    pub(crate) fn discard(&mut self) {
+        self.drop_screen();
+        self.waits = false;
+        self.output.shrink(0);
     }
 
     /// Adds the first `count` bytes of `spare` to the output.
@@ -573,6 +605,13 @@ impl Attachments {
             if !out.is_congested(*client) {
                 reader.tell_size(*client, self.size, out);
             }
+        }
+    }
+
+    /// Tells a client the size again, because the one that it has asked for was refused.
+    pub(crate) fn tell_size(&self, client: ClientId, out: &mut impl ReaderOutput) {
+        if let (Some(reader), Some(size)) = (self.readers.get(&client), self.size) {
+            out.tell(client, reader.dialect, &AttachEvent::Size(size));
         }
     }
 

@@ -11,6 +11,7 @@ use super::fields::bad_request;
 use super::programs::Programs;
 use super::responses::{answer_executed, execution};
 use super::sink::Sink;
+use crate::server::too_little_memory;
 use crate::service::id_map::IdMap;
 use crate::{ClientId, Context, Rejection, Response, StatusCode, Time};
 
@@ -103,6 +104,7 @@ impl ExecCalls {
                 // A part of the output could be taken for all of it.
                 let failed = match output.exceeded() {
                     Some(Exceeded::Total) => Some(budget_exhausted()),
+                    Some(Exceeded::Memory) => Some(too_little_memory()),
                     Some(Exceeded::Stream(limit)) => Some(output_too_long(limit)),
                     None if self.compat == Compat::KernelImages && has_timed_out => {
                         Some(Rejection::new(StatusCode::INTERNAL, "process timed out"))

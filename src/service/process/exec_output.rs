@@ -38,6 +38,8 @@ pub(crate) enum Exceeded {
     Stream(usize),
     /// The limit of all collected output together.
     Total,
+    /// That of the memory of the server.
+    Memory,
 }
 
 /// The number of bytes that are collected for all calls together, and their limit.
@@ -118,7 +120,7 @@ impl CollectedOutput {
 
     /// The answer is an error, so the output is not needed. Other calls get its space at once, or all of them would fail
     /// together.
-    fn exceed(&mut self, limit: Exceeded) {
+    pub(crate) fn exceed(&mut self, limit: Exceeded) {
         self.exceeded = Some(limit);
         self.stdout = Base64Blocks::default();
         self.stderr = Base64Blocks::default();
@@ -139,6 +141,11 @@ impl CollectedOutput {
     /// The number of bytes that are held.
     pub(super) fn held(&self) -> usize {
         self.held
+    }
+
+    /// The memory in bytes. The output is held as base64.
+    pub(super) fn memory(&self) -> usize {
+        self.held / 3 * 4 + self.space.capacity()
     }
 
     /// The limit because of which output was dropped, if any was.

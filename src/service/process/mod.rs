@@ -29,6 +29,7 @@ pub(crate) mod program;
 mod programs;
 mod queries;
 mod recording;
+mod relief;
 pub(crate) mod responses;
 #[cfg(not(feature = "screen"))]
 #[path = "no_screen.rs"]

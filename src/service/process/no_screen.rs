@@ -52,15 +52,27 @@ impl Follower {
         match self.0 {}
     }
 
+    pub(crate) fn held_at(_: TerminalSize) -> usize {
+        0
+    }
+
+    pub(crate) fn growth(&self, _: TerminalSize) -> usize {
+        match self.0 {}
+    }
+
+    pub(crate) fn shrink(&mut self, _: &Scrollback) {
+        match self.0 {}
+    }
+
+    pub(crate) fn held_above(&self) -> usize {
+        match self.0 {}
+    }
+
     pub(crate) fn pending(&self, _: &Scrollback) -> usize {
         match self.0 {}
     }
 
     pub(crate) fn follow(&mut self, _: &Scrollback) {
-        match self.0 {}
-    }
-
-    pub(crate) fn lay_out(&mut self, _: &Scrollback) {
         match self.0 {}
     }
 

@@ -224,6 +224,7 @@ impl Programs {
                 program,
             };
             self.index.add(id, entry.program.sources(), None);
+            ctx.note_held(&entry.program.owner, 0, entry.program.held_memory());
             self.entries.insert(id, entry);
         }
         let readers = fields.take::<Vec<(ClientId, Uuid)>>("readers", from)?;
@@ -253,6 +254,7 @@ impl Programs {
         let program = Program::start(ctx, launch, sink)?;
         let id = program.id;
         self.index.add(id, program.sources(), None);
+        ctx.note_held(&program.owner, 0, program.held_memory());
         let entry = Entry {
             program,
             settled: false,
@@ -277,11 +279,6 @@ impl Programs {
 
     pub(crate) fn get_mut(&mut self, id: Uuid) -> Option<&mut Program> {
         self.entries.get_mut(&id).map(|entry| &mut entry.program)
-    }
-
-    /// The memory of the output of all programs, in bytes.
-    pub(crate) fn held_memory(&self) -> usize {
-        self.iter().map(Program::held_memory).sum()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Program> {
@@ -341,6 +338,7 @@ impl Programs {
         let mut entry = self.entries.remove(&id)?;
         self.index.remove(id);
         entry.program.unwatch(ctx);
+        ctx.note_held(&entry.program.owner, entry.program.held_memory(), 0);
         self.agenda.remove(id, &entry);
         Some(entry.program)
     }
@@ -355,7 +353,10 @@ impl Programs {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
+        let before = entry.program.held_memory();
         change(&mut entry.program, ctx);
+        let program = &entry.program;
+        ctx.note_held(&program.owner, before, program.held_memory());
         ctx.spend(entry.program.sink.take_work());
         let behind = entry.program.is_behind();
         if let Some(attachments) = entry.program.sink.attachments() {
@@ -506,6 +507,9 @@ impl Programs {
                 Ok(ClientMessage::Resize(size)) if writes => {
                     if let Err(error) = program.resize(ctx, size) {
                         log_failed_resize(client, size, &error);
+                        if let Some(attachments) = program.sink.attachments() {
+                            attachments.tell_size(client, &mut ContextOutput(ctx));
+                        }
                     }
                 }
                 Ok(ClientMessage::Resize(TerminalSize { rows, cols })) => {

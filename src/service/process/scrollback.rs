@@ -84,12 +84,7 @@ impl Scrollback {
 
     /// The memory of the buffer in bytes.
     pub(crate) fn held(&self) -> usize {
-        self.memory.capacity()
-    }
-
-    /// Keeps no more output than now fits into the memory, because memory is short.
-    pub(crate) fn stop_growing(&mut self) {
-        self.capacity = self.memory.len().max(MIN_SIZE).min(self.capacity);
+        self.memory.capacity() + self.runs.capacity() * size_of::<Run>()
     }
 
     /// The offset of the oldest byte that is kept.
@@ -118,13 +113,31 @@ impl Scrollback {
         let capacity = self.capacity + more;
         if self.end > self.memory.len() as u64 {
             // The output wraps around, so each byte gets the place that its offset has in the larger buffer.
-            let mut memory = vec![0; capacity];
-            for offset in self.start..self.end {
-                memory[(offset % capacity as u64) as usize] = self.memory[self.position(offset)];
-            }
-            self.memory = memory;
+            self.move_to(capacity);
         }
         self.capacity = capacity;
+    }
+
+    /// Keeps only the last `keep` bytes, and no more from now on.
+    pub(crate) fn shrink(&mut self, keep: usize) {
+        let keep = keep.max(MIN_SIZE);
+        if self.memory.len() <= keep {
+            return;
+        }
+        self.start = self.start.max(self.end.saturating_sub(keep as u64));
+        self.move_to(keep);
+        self.capacity = keep;
+        self.drop_runs();
+        self.runs.shrink_to_fit();
+    }
+
+    /// Moves the output to another buffer, in which it has room.
+    fn move_to(&mut self, size: usize) {
+        let mut memory = vec![0; size];
+        for offset in self.start..self.end {
+            memory[(offset % size as u64) as usize] = self.memory[self.position(offset)];
+        }
+        self.memory = memory;
     }
 
     /// Space for at least one and up to `most` bytes of output. It may overlap the oldest output, so bytes written here
@@ -155,6 +168,11 @@ impl Scrollback {
                 end: self.end,
             }),
         }
+        self.drop_runs();
+    }
+
+    /// Drops the runs that are no longer kept, and the oldest ones if there are too many.
+    fn drop_runs(&mut self) {
         while let Some(first) = self.runs.front()
             && (first.end <= self.start || self.runs.len() > MAX_RUNS)
         {
@@ -198,7 +216,7 @@ mod tests {
     use crate::random::Random;
 
     #[test]
-    fn a_buffer_that_stops_growing_keeps_the_last_bytes_that_fit() {
+    fn a_buffer_that_is_shrunk_keeps_the_last_bytes_and_does_not_grow_again() {
         let mut ring = Scrollback::new(1 << 20);
         let write = |ring: &mut Scrollback, count: usize| {
             for _ in 0..count {
@@ -206,12 +224,15 @@ mod tests {
                 ring.commit(OutputStream::Stdout, 1);
             }
         };
-        write(&mut ring, 5000);
-        ring.stop_growing();
-        let held = ring.held();
+        let kept = |ring: &Scrollback| ring.end() - ring.start();
+        write(&mut ring, 50_000);
+        ring.shrink(40_000);
+        assert_eq!((kept(&ring), ring.memory.len()), (40_000, 40_000));
+        ring.shrink(50_000);
         write(&mut ring, 100_000);
-        assert_eq!((ring.held(), ring.end()), (held, 105_000));
-        assert_eq!(ring.end() - ring.start(), held as u64);
+        assert_eq!((ring.memory.len(), ring.end()), (40_000, 150_000));
+        ring.shrink(5000);
+        assert_eq!((kept(&ring), ring.memory.len()), (5000, 5000));
         let mut from = ring.start();
         while from < ring.end() {
             let (_, piece) = ring.piece(from, 777);
@@ -221,9 +242,11 @@ mod tests {
             }
         }
         let mut empty = Scrollback::new(1 << 20);
-        empty.stop_growing();
+        empty.shrink(0);
         write(&mut empty, 10_000);
-        assert_eq!(empty.end() - empty.start(), MIN_SIZE as u64);
+        assert_eq!(kept(&empty), 10_000);
+        empty.shrink(0);
+        assert_eq!(kept(&empty), MIN_SIZE as u64);
     }
 
     #[test]

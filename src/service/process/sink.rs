@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::attach::{Attachments, ReaderOutput};
 use super::dialect::Dialect;
 use super::event_stream::{exit_event, gap_event, output_event};
-use super::exec_output::CollectedOutput;
+use super::exec_output::{CollectedOutput, Exceeded};
 use super::exit::ProgramExit;
 use super::messages::AttachEvent;
 use super::scrollback::OutputStream;
@@ -58,16 +58,33 @@ impl Sink {
     pub(crate) fn held_memory(&self) -> usize {
         match self {
             Self::Shared(attachments) => attachments.held_memory(),
-            // It is held as base64.
-            Self::Collected(collected) => collected.held() / 3 * 4,
+            Self::Collected(collected) => collected.memory(),
         }
     }
 
-    /// Keeps no more output than now fits into the memory, because memory is short. Output that a call collects has a limit of its
-    /// own.
-    pub(crate) fn stop_growing(&mut self) {
-        if let Self::Shared(attachments) = self {
-            attachments.stop_growing();
+    /// How many bytes more are held at another size of the terminal.
+    pub(crate) fn growth(&self, size: TerminalSize) -> usize {
+        match self {
+            Self::Shared(attachments) => attachments.growth(size),
+            Self::Collected(_) => 0,
+        }
+    }
+
+    /// Whether a screen is kept.
+    pub(crate) fn has_screen(&self) -> bool {
+        matches!(self, Self::Shared(attachments) if attachments.has_screen())
+    }
+
+    /// Gives up all output, because memory is short and the program ends. The readers are disconnected.
+    pub(crate) fn discard(&mut self, ctx: &mut Context) {
+        match self {
+            Self::Shared(attachments) => {
+                let mut readers = Vec::new();
+                attachments.clients(&mut |reader| readers.push(reader));
+                readers.into_iter().for_each(|id| ctx.end_for_memory(id));
+                attachments.discard();
+            }
+            Self::Collected(collected) => collected.exceed(Exceeded::Memory),
         }
     }
 

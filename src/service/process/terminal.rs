@@ -25,8 +25,8 @@ use crate::service::id_map::IdMap;
 use crate::sys::{Account, PROGRAM_ID, TerminalSize, random_uuid};
 use crate::upgrade::Portable;
 use crate::{
-    Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
-    Report, Request, Route, Service, ServiceId, SourceId, StatusFields, TimerId,
+    Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Principal, Readiness,
+    Rejection, Report, Request, Route, Service, ServiceId, SourceId, StatusFields, TimerId,
 };
 
 /// The output that is kept for a client that is behind. A terminal has no other readers.
@@ -154,9 +154,10 @@ impl Terminal {
         })
     }
 
-    fn launch(&self, size: TerminalSize) -> Launch {
+    fn launch(&self, owner: Principal, size: TerminalSize) -> Launch {
         Launch {
             id: random_uuid(),
+            owner,
             command: self.config.command.clone(),
             cwd: self.config.cwd.clone(),
             env: self.config.env.clone(),
@@ -178,7 +179,8 @@ impl Terminal {
             read_only: self.config.read_only,
         };
         let sink = Sink::Shared(Attachments::new(SCROLLBACK, sharing, Some(size)));
-        match self.programs.start(ctx, self.launch(size), sink) {
+        let launch = self.launch(ctx.principal(client), size);
+        match self.programs.start(ctx, launch, sink) {
             Ok(id) => {
                 let program = Some(id);
                 self.waiting.insert(client, Waiting { program, ..waiting });
@@ -382,6 +384,10 @@ impl Service for Terminal {
         self.programs.are_gone()
     }
 
+    fn free_memory(&mut self, ctx: &mut Context, principal: &Principal, bytes: usize) -> usize {
+        self.programs.free(ctx, principal, bytes)
+    }
+
     fn report(&self) -> Option<&dyn Report> {
         Some(self)
     }
@@ -396,8 +402,8 @@ impl Service for Terminal {
 }
 
 impl Report for Terminal {
-    fn held(&self) -> usize {
-        self.programs.held_memory()
+    fn held(&self, visit: &mut dyn FnMut(&Principal, usize)) {
+        self.programs.held(visit);
     }
 
     fn status(&self) -> StatusFields {

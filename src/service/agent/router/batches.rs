@@ -193,7 +193,16 @@ impl Batches {
         })
     }
 
+    /// The bytes of the responses that wait for others, for each client.
+    pub(crate) fn held_for_clients(&self) -> impl Iterator<Item = (ClientId, usize)> {
+        self.0.iter().filter_map(|(sender, batches)| match sender {
+            BatchSender::Client(client) => Some((*client, held(batches))),
+            BatchSender::Process(_) => None,
+        })
+    }
+
     /// The bytes of the responses that wait for others.
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn held(&self) -> usize {
         self.0.values().map(|batches| held(batches)).sum()
     }

@@ -76,6 +76,16 @@ record!(WaitingRequest {
     since,
 });
 
+impl Creation {
+    /// The bytes that wait for sessions, for the client of each.
+    pub(super) fn held(&self) -> impl Iterator<Item = (ClientId, usize)> {
+        let early = self.early.iter();
+        let early = early.filter_map(|session| Some((session.client?, session.bytes)));
+        let waiting = self.waiting.iter();
+        early.chain(waiting.map(|request| (request.client, request.text.len())))
+    }
+}
+
 impl EarlySession {
     /// Keeps a message. Returns the number of older messages that were dropped to make room.
     pub(super) fn keep(&mut self, text: &str) -> usize {

@@ -51,10 +51,10 @@ use exchange::Exchange;
 use history::{MAX_ALL, MAX_SHARE};
 use sessions::{SessionFigures, Sessions};
 
-use crate::ClientId;
 use crate::record::state;
 use crate::service::agent::Approvals;
 use crate::service::jsonrpc::{code, error};
+use crate::{ClientId, Principal};
 
 pub(crate) use self::batches::{BatchSender, Batches, Collected};
 pub(crate) use self::counters::RouterCounters;
@@ -126,6 +126,29 @@ impl Router {
             history: self.sessions.history.bytes,
             ended_sessions: self.sessions.ended.len(),
         }
+    }
+
+    /// The principal of a client.
+    pub(crate) fn principal(&self, client: ClientId) -> Option<&Principal> {
+        let state = self.exchange.clients.get(client);
+        state.map(|state| &state.principal)
+    }
+
+    /// Visits the bytes that are kept for each principal: histories, and requests and messages that wait for a session.
+    pub(crate) fn held(&self, visit: &mut dyn FnMut(&Principal, usize)) {
+        self.sessions.held(visit);
+        for process in self.exchange.processes.iter() {
+            for (client, bytes) in process.creation.held() {
+                if let Some(principal) = self.principal(client) {
+                    visit(principal, bytes);
+                }
+            }
+        }
+    }
+
+    /// Forgets histories of a principal, because memory is short. Returns the number of bytes.
+    pub(crate) fn free_histories(&mut self, principal: &Principal, wanted: usize) -> usize {
+        self.sessions.free_histories(principal, wanted)
     }
 
     /// Takes messages for clients that could not be sent at once.

@@ -24,8 +24,8 @@ use crate::service::id_map::IdMap;
 use crate::service::jsonrpc::code;
 use crate::upgrade::Portable;
 use crate::{
-    ClientId, Context, Metrics, Readiness, Rejection, Report, Request, Route, Service, ServiceId,
-    SourceId, StatusCode, StatusFields, TimerId,
+    ClientId, Context, Metrics, Principal, Readiness, Rejection, Report, Request, Route, Service,
+    ServiceId, SourceId, StatusCode, StatusFields, TimerId,
 };
 
 /// The maximum number of sessions that the status lists.
@@ -385,8 +385,8 @@ impl Report for Mcp {
         }
     }
 
-    fn held(&self) -> usize {
-        self.hub.bytes.used()
+    fn held(&self, visit: &mut dyn FnMut(&Principal, usize)) {
+        self.hub.bytes.visit(visit);
     }
 }
 

@@ -1,9 +1,12 @@
 //! Answers the calls to the process API.
 
+use std::io::ErrorKind;
+
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{Processes, Purpose, Start, is_shared};
+use crate::server::too_little_memory;
 use crate::service::process::attach::{Attachments, Replay, Role};
 use crate::service::process::bodies::{
     InputData, read_data, read_exec, read_input, read_signal, read_size, read_spawn,
@@ -102,6 +105,9 @@ impl Processes {
                 }
                 self.programs.resize(ctx, id, size).map_err(|error| {
                     log_failed_resize(caller, size, &error);
+                    if error.kind() == ErrorKind::OutOfMemory {
+                        return too_little_memory();
+                    }
                     Rejection::new(StatusCode::INTERNAL, format!("resizing failed: {error}"))
                 })?;
                 ok()
@@ -188,10 +194,14 @@ impl Processes {
             "process is not PTY-backed"
         };
         let program = self.programs.get_mut(id).ok_or_else(no_process)?;
-        if program.has_terminal() && self.config.screens.is_some() {
-            return Ok(program);
+        if !program.has_terminal() || self.config.screens.is_none() {
+            return Err(Rejection::new(StatusCode::CONFLICT, why));
         }
-        Err(Rejection::new(StatusCode::CONFLICT, why))
+        if !program.sink.has_screen() {
+            let why = "the screen was given up, because too little memory was left";
+            return Err(Rejection::new(StatusCode::CONFLICT, why));
+        }
+        Ok(program)
     }
 
     /// Removes a process that has exited, with its output and its name.

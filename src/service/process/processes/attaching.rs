@@ -34,8 +34,8 @@ pub(super) enum Accepted {
 impl Processes {
     /// What a client attaches to. A writer may start the process of a name, if the settings have a command for it.
     pub(super) fn accept_attach(
-        &self,
-        ctx: &Context,
+        &mut self,
+        ctx: &mut Context,
         client: ClientId,
         which: ProcessRef<'_>,
         request: &Request<'_>,
@@ -80,7 +80,7 @@ impl Processes {
         let command = self.session_command(name, request)?;
         let run = RunRequest::on_terminal(command, size_of(request)?);
         let run = self.decide_recording(run)?;
-        self.check_room(ctx)?;
+        self.check_room(ctx, client, run.terminal)?;
         Ok(Accepted::Session(key, run, attach))
     }
 

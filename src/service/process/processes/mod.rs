@@ -5,6 +5,8 @@ mod attaching;
 mod naming;
 mod settings;
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
@@ -27,22 +29,27 @@ use super::programs::Programs;
 use super::queries::AttachQuery;
 use super::recording::{Downloads, Recorder};
 use super::responses::{spawned, start_failed};
-use super::screen::ScreenSettings;
+use super::screen::{Follower, ScreenSettings};
 use super::sink::{ContextOutput, Sink};
 use super::waits::Waits;
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 use crate::server::too_little_memory;
 use crate::service::child::{process_metrics, start_hint};
 use crate::service::id_map::IdMap;
-use crate::sys::random_uuid;
+use crate::service::sharing::Sharing as PrincipalSharing;
+use crate::sys::{TerminalSize, random_uuid};
 use crate::upgrade::Portable;
 use crate::{
-    Accept, ClientId, CloseReason, Context, LinkTarget, Message, Metrics, Readiness, Rejection,
-    Report, Request, Response, Route, Scope, Service, SourceId, StatusCode, StatusFields, TimerId,
+    Accept, ClientId, CloseReason, Context, LinkTarget, Message, Metrics, Principal, Readiness,
+    Rejection, Report, Request, Response, Route, Scope, Service, SourceId, StatusCode,
+    StatusFields, TimerId,
 };
 
 /// How long a client that has half-closed its connection is kept while it has unread output and takes nothing.
 const CATCHING_UP: Duration = Duration::from_secs(5);
+
+/// The memory that a process takes at least, in bytes, besides its screen.
+const FIRST_OUTPUT: usize = 4096;
 
 /// The maximum number of processes that are kept, as a multiple of the maximum number of running ones.
 const EXITED_PER_RUNNING: usize = 4;
@@ -70,6 +77,8 @@ pub struct Processes {
     starting: IdMap<Uuid, Starting>,
     exec_calls: ExecCalls,
     names: Names,
+    /// The principals that start processes.
+    sharing: PrincipalSharing,
     waits: Waits,
     /// Records terminals.
     recorder: Option<Recorder>,
@@ -118,6 +127,7 @@ impl Processes {
             starting: IdMap::default(),
             exec_calls: ExecCalls::new(config.max_exec_output, config.compat),
             names: Names::default(),
+            sharing: PrincipalSharing::default(),
             waits: Waits::default(),
             recorder: config.record.clone().map(Recorder::new),
             downloads: Downloads::default(),
@@ -192,21 +202,58 @@ impl Processes {
         }
     }
 
-    /// Rejects the start of another process if there are too many.
-    fn check_room(&self, ctx: &Context) -> Result<(), Rejection> {
+    /// Rejects the start of another process for a client if there are too many, or if there is too little memory for it.
+    fn check_room(
+        &mut self,
+        ctx: &mut Context,
+        client: ClientId,
+        size: Option<TerminalSize>,
+    ) -> Result<(), Rejection> {
         if self.stopping {
             return Err(Rejection::unavailable("stopping"));
         }
+        let owner = ctx.principal(client);
+        self.sharing.note(&owner, ctx.is_sole_principal(client));
         // An `exec` whose output is held open counts until it is answered.
-        let is_running = |program: &&Program| program.exit().is_none() || !is_shared(program);
-        let running = self.programs.iter().filter(is_running).count();
-        if running + self.waiting.len() >= self.config.max_processes {
+        let running = self.programs.iter();
+        let running = running.filter(|program| program.exit().is_none() || !is_shared(program));
+        let (mut all, mut own) = (self.waiting.len(), 0);
+        for program in running {
+            all += 1;
+            own += usize::from(program.owner == owner);
+        }
+        if all >= self.config.max_processes {
             return Err(Rejection::unavailable("too many processes"));
         }
-        if ctx.is_short_of_memory() {
-            return Err(too_little_memory());
+        let waiting = self.waiting.keys();
+        let share = self.sharing.share_of(self.config.max_processes);
+        // While all processes together are fewer, those that wait need not be counted.
+        if all >= share {
+            own += waiting
+                .filter(|other| ctx.principal(**other) == owner)
+                .count();
+            if own >= share {
+                let why = "too many processes of this principal";
+                return Err(Rejection::unavailable(why));
+            }
         }
-        Ok(())
+        self.check_memory(ctx, &owner, size)
+    }
+
+    /// Rejects the start of a process if there is too little memory for its screen and its first output.
+    fn check_memory(
+        &self,
+        ctx: &mut Context,
+        owner: &Principal,
+        size: Option<TerminalSize>,
+    ) -> Result<(), Rejection> {
+        let screen = size.filter(|_| self.config.screens.is_some());
+        let bytes = FIRST_OUTPUT + screen.map_or(0, Follower::held_at);
+        if ctx.may_hold(owner, bytes) {
+            Ok(())
+        } else {
+            Err(too_little_memory())
+        }
     }
 
     /// Queues the start of a process for a client.
@@ -216,7 +263,7 @@ impl Processes {
         client: ClientId,
         start: Start,
     ) -> Result<(), Rejection> {
-        self.check_room(ctx)?;
+        self.check_room(ctx, client, start.request.terminal)?;
         if matches!(start.purpose, Purpose::Exec(..)) {
             self.exec_calls.check_budget()?;
         }
@@ -228,12 +275,14 @@ impl Processes {
     /// Starts a process. The call is answered when it is known whether the program could be executed.
     fn start(&mut self, ctx: &mut Context, caller: ClientId, start: Start) {
         let Start { request, purpose } = start;
+        let owner = ctx.principal(caller);
         let name = request.command[0].clone();
         let cwd = request.cwd.clone();
         let is_exec = matches!(purpose, Purpose::Exec(..));
         let is_compatible = self.config.compat == Compat::KernelImages;
         let launch = Launch {
             id: random_uuid(),
+            owner,
             command: request.command,
             cwd: request.cwd,
             env: request.env,
@@ -266,6 +315,10 @@ impl Processes {
             cwd,
             purpose,
         };
+        // Others may have started since the call was accepted.
+        if let Err(rejection) = self.check_memory(ctx, &launch.owner, size) {
+            return self.settle_start(ctx, starting, Err(rejection));
+        }
         match self.programs.start(ctx, launch, sink) {
             Ok(id) => {
                 match &starting.purpose {
@@ -275,7 +328,10 @@ impl Processes {
                 }
                 self.starting.insert(id, starting);
             }
-            Err(error) => self.settle_start(ctx, starting, Err((error, name))),
+            Err(error) => {
+                let rejection = cannot_start(&error, &name, starting.cwd.as_deref());
+                self.settle_start(ctx, starting, Err(rejection));
+            }
         }
     }
 
@@ -294,28 +350,23 @@ impl Processes {
                 self.programs.remove(ctx, id);
                 self.exec_calls.abandon(starting.caller);
             }
-            self.settle_start(ctx, starting, error.map_or(Ok(id), Err));
+            let result = error.map_or(Ok(id), |(error, name)| {
+                Err(cannot_start(&error, &name, starting.cwd.as_deref()))
+            });
+            self.settle_start(ctx, starting, result);
         }
     }
 
-    /// Answers the call that has started a process, unless it is an `exec` whose process runs. An error comes with the name of the
-    /// program.
+    /// Answers the call that has started a process, unless it is an `exec` whose process runs.
     fn settle_start(
         &mut self,
         ctx: &mut Context,
         starting: Starting,
-        result: Result<Uuid, (io::Error, String)>,
+        result: Result<Uuid, Rejection>,
     ) {
         let Starting {
-            caller,
-            cwd,
-            purpose,
+            caller, purpose, ..
         } = starting;
-        let result = result.map_err(|(error, name)| {
-            let hint = start_hint(&error, &name, cwd.as_deref());
-            log::warn!("cannot start {name:?}: {error}{hint}");
-            start_failed(&error, &name, cwd.is_some(), &hint)
-        });
         if result.is_ok() {
             self.started += 1;
             self.remove_oldest(ctx);
@@ -330,17 +381,21 @@ impl Processes {
         }
     }
 
-    /// Removes the oldest exited process if there are too many.
+    /// Removes the oldest exited process of whoever keeps most if there are too many.
     fn remove_oldest(&mut self, ctx: &mut Context) {
         if self.programs.len() <= self.config.max_processes * EXITED_PER_RUNNING {
             return;
         }
         let unread = |program: &&Program| program.is_finished() && !program.sink.is_read();
+        let mut kept: HashMap<&Principal, usize> = HashMap::new();
+        for program in self.programs.iter().filter(unread) {
+            *kept.entry(&program.owner).or_default() += 1;
+        }
         let oldest = self
             .programs
             .iter()
             .filter(unread)
-            .min_by_key(|program| program.exited_at())
+            .min_by_key(|program| (Reverse(kept[&program.owner]), program.exited_at()))
             .map(|program| program.id);
         if let Some(id) = oldest {
             self.programs.remove(ctx, id);
@@ -376,6 +431,8 @@ impl Processes {
             }
         }
         self.exec_calls.answer_finished(ctx, &mut self.programs);
+        // Those that were stopped expire as the others do.
+        self.programs.take_gone();
         let programs = &self.programs;
         self.names
             .prune(programs.len(), |id| programs.get(id).is_some());
@@ -383,6 +440,13 @@ impl Processes {
 }
 
 /// Answers a call.
+/// Why a process was not started.
+fn cannot_start(error: &io::Error, name: &str, cwd: Option<&str>) -> Rejection {
+    let hint = start_hint(error, name, cwd);
+    log::warn!("cannot start {name:?}: {error}{hint}");
+    start_failed(error, name, cwd.is_some(), &hint)
+}
+
 fn respond(ctx: &mut Context, caller: ClientId, answer: Result<Response, Rejection>) {
     let answer = answer.unwrap_or_else(|rejection| Response::from(&rejection));
     ctx.respond(caller, &answer);
@@ -618,6 +682,10 @@ impl Service for Processes {
         self.programs.are_gone()
     }
 
+    fn free_memory(&mut self, ctx: &mut Context, principal: &Principal, bytes: usize) -> usize {
+        self.programs.free(ctx, principal, bytes)
+    }
+
     fn report(&self) -> Option<&dyn Report> {
         Some(self)
     }
@@ -632,8 +700,8 @@ impl Service for Processes {
 }
 
 impl Report for Processes {
-    fn held(&self) -> usize {
-        self.programs.held_memory()
+    fn held(&self, visit: &mut dyn FnMut(&Principal, usize)) {
+        self.programs.held(visit);
     }
 
     fn status(&self) -> StatusFields {
@@ -676,6 +744,7 @@ impl Portable for Processes {
         object!({
             "programs": self.programs.save(to),
             "names": self.names.save(to),
+            "sharing": self.sharing.save(to),
             "started": self.started,
         })
     }
@@ -688,6 +757,7 @@ impl Portable for Processes {
     ) -> Result<(), RecordError> {
         let mut fields = Fields::of(state)?;
         self.names = fields.take("names", from)?;
+        self.sharing = fields.take("sharing", from)?;
         self.started = fields.take("started", from)?;
         let programs = fields.take("programs", from)?;
         let recorder = self.recorder.clone();

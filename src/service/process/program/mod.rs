@@ -25,7 +25,7 @@ use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 use crate::service::child::{Escalation, StopPlan, Supervisor};
 use crate::service::pipe::PipeState;
 use crate::sys::{TerminalSize, set_terminal_size};
-use crate::{ClientId, Context, Readiness, SourceId, Time};
+use crate::{ClientId, Context, Principal, Readiness, SourceId, Time};
 
 /// The maximum number of bytes of output that are read in one turn of the loop. They become one message.
 const READ_PER_TURN: usize = 64 << 10;
@@ -85,6 +85,8 @@ impl Record for Linger {
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) id: Uuid,
+    /// Whose program it is, also when its client has left.
+    pub(crate) owner: Principal,
     pub(crate) command: Vec<String>,
     pub(crate) started: SystemTime,
     started_at: Time,
@@ -121,6 +123,7 @@ impl Program {
         let recording = launch.record(ctx.now()).map(Box::new);
         let mut program = Self {
             id: launch.id,
+            owner: launch.owner,
             command: launch.command,
             started: SystemTime::now(),
             started_at: ctx.now(),
@@ -170,6 +173,7 @@ impl Program {
     pub(crate) fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         let Self {
             id,
+            owner,
             command,
             started,
             started_at,
@@ -193,6 +197,7 @@ impl Program {
         } = self;
         object!({
             "id": id.save(to),
+            "owner": owner.save(to),
             "command": command,
             "started": started.save(to),
             "started_at": started_at.save(to),
@@ -227,6 +232,7 @@ impl Program {
         });
         let mut program = Self {
             id: fields.take("id", from)?,
+            owner: fields.take("owner", from)?,
             command: fields.take("command", from)?,
             started: fields.take("started", from)?,
             started_at: fields.take("started_at", from)?,
@@ -594,9 +600,6 @@ impl Program {
         let output = &mut self.outputs[at];
         let mut left = READ_PER_TURN;
         let mut closed = false;
-        if ctx.is_short_of_memory() {
-            self.sink.stop_growing();
-        }
         while left > 0 && self.sink.wants_output() {
             let spare = self.sink.spare(left);
             match output.read(spare) {
@@ -723,8 +726,17 @@ impl Program {
     }
 
     /// Sets the size of the terminal, if the program has one, and tells the readers.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses the size, or there is too little memory for a screen of this size ([`io::ErrorKind::OutOfMemory`]).
     pub(crate) fn resize(&mut self, ctx: &mut Context, size: TerminalSize) -> io::Result<()> {
         if let Some(terminal) = &self.terminal {
+            let growth = self.sink.growth(size);
+            if growth > 0 && !ctx.may_hold(&self.owner, growth) {
+                let why = "too little memory";
+                return Err(io::Error::new(io::ErrorKind::OutOfMemory, why));
+            }
             set_terminal_size(terminal.as_fd(), size)?;
             self.prompted = ctx.now();
             if let Some(recording) = &mut self.recording {
@@ -733,6 +745,39 @@ impl Program {
             self.sink.resize(ctx, size);
         }
         Ok(())
+    }
+
+    /// Ends the program and gives up its output, because memory is short.
+    pub(crate) fn end_for_memory(&mut self, ctx: &mut Context) {
+        log_event!(
+            Warn,
+            process = self.id,
+            "ending it: too little memory is left",
+            route = ctx.route(),
+            pid = self.pid(),
+        );
+        self.sink.discard(ctx);
+        self.stop(ctx.now());
+    }
+
+    /// Keeps only a little output for later readers, because memory is short.
+    pub(crate) fn shrink(&mut self) {
+        if let Some(attachments) = self.sink.attachments() {
+            attachments.shrink();
+        }
+    }
+
+    /// Gives up the screen, because memory is short.
+    pub(crate) fn drop_screen(&mut self, ctx: &Context) {
+        if let Some(attachments) = self.sink.attachments() {
+            log_event!(
+                Warn,
+                process = self.id,
+                "giving up its screen: too little memory is left",
+                route = ctx.route(),
+            );
+            attachments.drop_screen();
+        }
     }
 
     /// Sends a signal to the process group.

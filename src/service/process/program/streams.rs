@@ -16,7 +16,7 @@ use crate::service::pipe::{ByteQueue, PipeState};
 use crate::service::process::recording::{Recorded, Recorder, Recording};
 use crate::service::process::scrollback::OutputStream;
 use crate::sys::{Account, Command, PROGRAM_ID, Stream, TerminalSize, open_pty, read_output};
-use crate::{Context, Interest, Readiness, SourceId, Time};
+use crate::{Context, Interest, Principal, Readiness, SourceId, Time};
 
 /// The default of the variable `TERM` for a program with a terminal.
 const TERM: &str = "xterm-256color";
@@ -25,6 +25,8 @@ const TERM: &str = "xterm-256color";
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub(crate) id: Uuid,
+    /// Whose program it is.
+    pub(crate) owner: Principal,
     /// The program and its arguments.
     pub(crate) command: Vec<String>,
     pub(crate) cwd: Option<String>,

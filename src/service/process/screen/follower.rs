@@ -90,6 +90,27 @@ impl Follower {
         self.screen.held() + self.rest.capacity() + prologue
     }
 
+    /// The memory that a screen of this size can take, in bytes, without the rows above it.
+    pub(crate) fn held_at(size: TerminalSize) -> usize {
+        Screen::held_at(size)
+    }
+
+    /// How many bytes more the screen can take at another size.
+    pub(crate) fn growth(&self, size: TerminalSize) -> usize {
+        self.screen.growth(size)
+    }
+
+    /// Lays out all output, so that it need not be kept, and drops the rows above the screen.
+    pub(crate) fn shrink(&mut self, output: &Scrollback) {
+        self.lay_out(output);
+        self.screen.drop_above();
+    }
+
+    /// The memory that [`Follower::shrink`] frees, in bytes.
+    pub(crate) fn held_above(&self) -> usize {
+        self.screen.held_above()
+    }
+
     /// The number of bytes at the end of the output that have to be kept, because they are not laid out.
     pub(crate) fn pending(&self, output: &Scrollback) -> usize {
         (output.end() - self.laid) as usize

@@ -51,6 +51,11 @@ fn default_tabs(cols: usize) -> Vec<bool> {
     (0..cols).map(|column| column % 8 == 0).collect()
 }
 
+/// The memory of so many rows when all their cells are used, in bytes.
+pub(super) fn held_by_rows(rows: usize, cols: usize) -> usize {
+    rows * (cols * size_of::<Cell>() + size_of::<Row>())
+}
+
 impl Buffer {
     pub(super) fn new(rows: usize, cols: usize, history: Option<History>) -> Self {
         Self {
@@ -102,7 +107,7 @@ impl Buffer {
 
     /// The memory in bytes.
     pub(super) fn held(&self) -> usize {
-        let rows = self.rows.len() * (self.cols * size_of::<Cell>() + size_of::<Row>());
+        let rows = held_by_rows(self.rows.len(), self.cols);
         rows + self.tabs.len() + self.history.as_ref().map_or(0, History::held)
     }
 

@@ -99,6 +99,11 @@ impl History {
         self.count = 0;
     }
 
+    /// Drops all rows and frees their memory. The count of rows stays.
+    pub(super) fn free(&mut self) {
+        (self.cells, self.rows) = Default::default();
+    }
+
     /// The memory in bytes.
     pub(super) fn held(&self) -> usize {
         self.cells.capacity() * size_of::<Cell>() + self.rows.capacity() * size_of::<Past>()

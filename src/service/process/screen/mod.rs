@@ -105,6 +105,31 @@ impl Screen {
         self.normal.held() + alternate + self.clusters.held() + self.title.capacity()
     }
 
+    /// The memory that a screen of this size can take while a full-screen program is not shown, in bytes.
+    fn held_at(size: TerminalSize) -> usize {
+        let (rows, cols) = clipped(size);
+        grid::held_by_rows(rows, cols)
+    }
+
+    /// How many bytes more the screen can take at another size.
+    fn growth(&self, size: TerminalSize) -> usize {
+        let buffers = 1 + usize::from(self.alternate.is_some());
+        let now = grid::held_by_rows(self.normal.height(), self.normal.cols);
+        buffers * Self::held_at(size).saturating_sub(now)
+    }
+
+    /// The memory of the rows above the screen, in bytes.
+    fn held_above(&self) -> usize {
+        self.normal.history.as_ref().map_or(0, History::held)
+    }
+
+    /// Drops the rows above the screen.
+    fn drop_above(&mut self) {
+        if let Some(history) = &mut self.normal.history {
+            history.free();
+        }
+    }
+
     pub(crate) fn resize(&mut self, size: TerminalSize) {
         let (rows, cols) = clipped(size);
         self.normal.resize(rows, cols);

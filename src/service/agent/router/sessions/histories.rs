@@ -1,12 +1,12 @@
 //! The histories of all sessions, within one limit.
 
 use super::Sessions;
-use crate::ClientId;
 use crate::service::agent::router::history::{Entry, History, HistoryBudget, HistoryPolicy};
 use crate::service::agent::router::output::RouterOutput;
 use crate::service::agent::router::session_key::SessionKey;
 use crate::service::agent::router::updates::{agent_message_of, prompt_updates, turn_complete};
 use crate::service::jsonrpc::Envelope;
+use crate::{ClientId, Principal};
 
 impl Sessions {
     /// Keeps an entry of a session's history for clients that attach later.
@@ -46,6 +46,36 @@ impl Sessions {
                 session.history = History::forgotten(None);
             }
         }
+    }
+
+    /// Visits the principal of each session, and the bytes of its history.
+    pub(crate) fn held(&self, visit: &mut dyn FnMut(&Principal, usize)) {
+        let sessions = self.values();
+        let kept = sessions.filter(|session| session.history.len() > 0);
+        kept.for_each(|session| visit(&session.principal, session.history.len()));
+    }
+
+    /// Forgets about so many bytes of the histories of a principal, from the longest on. Clients that attach later learn that earlier
+    /// updates are missing. Returns the number of bytes.
+    pub(crate) fn free_histories(&mut self, principal: &Principal, wanted: usize) -> usize {
+        let own = self.iter();
+        let own = own.filter(|(_, session)| session.principal == *principal);
+        let mut own: Vec<(usize, SessionKey)> = own
+            .map(|(key, session)| (session.history.len(), key.clone()))
+            .collect();
+        own.sort_unstable_by_key(|(bytes, _)| *bytes);
+        let mut freed = 0;
+        while freed < wanted
+            && let Some((bytes, key)) = own.pop()
+        {
+            if self.forget_history(&key)
+                && let Some(session) = self.get_mut(&key)
+            {
+                session.history = History::forgotten(None);
+            }
+            freed += bytes;
+        }
+        freed
     }
 
     /// Forgets the updates of a session. Returns whether there have been any, even if they were no longer kept.
