@@ -425,6 +425,11 @@ impl Writer {
         self.queue.len()
     }
 
+    /// Drops the queued bytes.
+    pub(crate) fn clear(&mut self) {
+        self.queue = ByteQueue::default();
+    }
+
     /// Why writing has failed. `None` if the reader has closed the pipe.
     pub(crate) fn take_error(&mut self) -> Option<io::Error> {
         self.error.take()

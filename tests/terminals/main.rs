@@ -11,6 +11,7 @@ mod a_terminal_is_attached_from_anywhere;
 mod an_upgrade_ends_no_program;
 mod attached_clients_know_each_other;
 mod clients_of_kernel_images_need_no_change;
+mod memory_belongs_to_a_principal;
 mod other_terminals_can_attach;
 mod processes_are_reached_over_http;
 mod processes_have_names;

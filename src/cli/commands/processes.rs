@@ -121,7 +121,7 @@ const PROCESSES_FLAGS: &[Flag] = &[
         name: "max-processes",
         takes: Takes::One("N"),
         default: Some("256"),
-        help: "maximum processes that run at once; more get 503",
+        help: "maximum processes that run at once; more get 503. If there are several principals, one may have half of them",
         brief: Some("maximum running processes"),
         set: |settings, value| {
             put(

@@ -55,7 +55,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "memory",
         takes: Takes::One("BYTES"),
         default_note: Some("a quarter of what the system grants"),
-        help: "maximum memory that clients can make the server hold: incomplete messages, unread and unconfirmed output, bodies of calls, and what services keep for them. Near it, the largest client of the principal for which most is held ends with 1013. 0 means no limit",
+        help: "maximum memory that clients can make the server hold: incomplete messages, unread and unconfirmed output, bodies of calls, and what services keep for them. Near it, whoever holds most gives it back: output and screens of programs are shrunk, or the largest client ends with 1013. 0 means no limit",
         brief: Some("memory that clients can use"),
         set: |settings, value| {
             let bytes = size(value, 0..=1 << 40)?;

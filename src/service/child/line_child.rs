@@ -220,6 +220,13 @@ impl Child {
         self.stdin.as_ref().map_or(0, Writer::queued)
     }
 
+    /// Drops what the program has not read.
+    pub(crate) fn drop_input(&mut self) {
+        if let Some(stdin) = &mut self.stdin {
+            stdin.clear();
+        }
+    }
+
     /// The sources of the child's events.
     pub(crate) fn sources(&self) -> impl Iterator<Item = SourceId> {
         let stdin = self.stdin.as_ref().and_then(Writer::source);

@@ -18,8 +18,8 @@ use crate::service::id_map::IdMap;
 use crate::service::lines::Line;
 use crate::upgrade::Portable;
 use crate::{
-    Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Readiness, Rejection,
-    Report, Request, Route, Service, ServiceId, SourceId, StatusFields, TimerId,
+    Accept, ClientId, CloseCode, CloseReason, Context, Message, Metrics, Principal, Readiness,
+    Rejection, Report, Request, Route, Service, ServiceId, SourceId, StatusFields, TimerId,
 };
 
 /// How long a client that has half-closed its connection is kept while it takes no output. Its program has exited by
@@ -46,6 +46,8 @@ record!(Waiting {
 #[derive(Debug)]
 struct Program {
     child: Child,
+    /// The principal of the client.
+    owner: Principal,
     /// Whether the client is gone, and the program is being stopped.
     is_orphan: bool,
     /// Whether the program's output is ignored, because it is invalid.
@@ -54,6 +56,7 @@ struct Program {
 
 record!(Program {
     child,
+    owner,
     is_orphan,
     is_ignored,
 });
@@ -265,6 +268,7 @@ impl Service for PipePerClient {
                 self.index.add(client, child.sources(), child.timer());
                 let program = Program {
                     child,
+                    owner: ctx.principal(client),
                     is_orphan: false,
                     is_ignored: false,
                 };
@@ -340,6 +344,32 @@ impl Service for PipePerClient {
         !self.is_stopping
     }
 
+    /// Ends the clients whose programs have most unread input. The programs do not get it.
+    fn free_memory(&mut self, ctx: &mut Context, principal: &Principal, bytes: usize) -> usize {
+        let programs = self.programs.iter_mut();
+        let mut own: Vec<(ClientId, &mut Program)> = programs
+            .filter(|(_, program)| program.owner == *principal)
+            .map(|(client, program)| (*client, program))
+            .collect();
+        own.sort_unstable_by_key(|(_, program)| program.child.unread());
+        let mut freed = 0;
+        while freed < bytes
+            && let Some((client, program)) = own.pop()
+        {
+            let unread = program.child.unread();
+            if unread == 0 {
+                break;
+            }
+            log::warn!(
+                "ending {client}, whose program has {unread} bytes of unread input: too little memory is left"
+            );
+            program.child.drop_input();
+            ctx.end_for_memory(client);
+            freed += unread;
+        }
+        freed
+    }
+
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         self.starting.keys().copied().for_each(&mut *visit);
         let programs = self.programs.iter();
@@ -379,6 +409,12 @@ impl Service for PipePerClient {
 }
 
 impl Report for PipePerClient {
+    fn held(&self, visit: &mut dyn FnMut(&Principal, usize)) {
+        let programs = self.programs.values();
+        let behind = programs.filter(|program| program.child.unread() > 0);
+        behind.for_each(|program| visit(&program.owner, program.child.unread()));
+    }
+
     fn status(&self) -> StatusFields {
         let listed = self.programs.iter().take(MAX_LISTED);
         let listed = listed

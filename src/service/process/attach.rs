@@ -383,10 +383,13 @@ impl Attachments {
     }
 
     /// Keeps only a little output for later readers, and none above the screen, because memory is short. What the writer has not
-    /// been sent, or what the program waits for, is kept.
-    pub(crate) fn shrink(&mut self) {
+    /// been sent, or what the program waits for, is kept, and unless `cuts` is true, what other readers have not been sent.
+    pub(crate) fn shrink(&mut self, cuts: bool) {
         let above = self.screen.as_ref().map_or(0, |screen| screen.held_above());
-        let keep = KEPT.max(self.behind()).max(self.held());
+        let next = self.readers.values().map(|reader| reader.next).min();
+        let unsent = next.map_or(0, |next| self.output.end().saturating_sub(next) as usize);
+        let needed = if cuts { 0 } else { unsent };
+        let keep = KEPT.max(needed).max(self.behind()).max(self.held());
         if above == 0 && self.output.held() <= keep {
             return;
         }

@@ -17,6 +17,8 @@ enum Relief {
     Shrink,
     /// Removes a program that has exited and has no reader.
     Forget,
+    /// Drops old output that readers have not got. Viewers are disconnected, and listeners are told of the gap.
+    Cut,
     /// Gives the screen up. Its readers still get the output.
     DropScreen,
     /// Ends the program. Its readers are disconnected, or get an error.
@@ -24,12 +26,18 @@ enum Relief {
 }
 
 impl Relief {
-    const ALL: [Self; 4] = [Self::Shrink, Self::Forget, Self::DropScreen, Self::End];
+    const ALL: [Self; 5] = [
+        Self::Shrink,
+        Self::Forget,
+        Self::Cut,
+        Self::DropScreen,
+        Self::End,
+    ];
 
     /// Whether a program may have memory to free in this way.
     fn fits(self, program: &Program) -> bool {
         match self {
-            Self::Shrink => matches!(program.sink, Sink::Shared(_)),
+            Self::Shrink | Self::Cut => matches!(program.sink, Sink::Shared(_)),
             Self::Forget => program.is_finished() && !program.sink.is_read(),
             Self::DropScreen => program.sink.has_screen(),
             Self::End => !program.is_stopping() && !program.is_finished(),
@@ -75,7 +83,8 @@ impl Programs {
             return;
         }
         self.with(ctx, id, |program, ctx| match relief {
-            Relief::Shrink => program.shrink(),
+            Relief::Shrink => program.shrink(false),
+            Relief::Cut => program.shrink(true),
             Relief::DropScreen => program.drop_screen(ctx),
             Relief::Forget | Relief::End => program.end_for_memory(ctx),
         });

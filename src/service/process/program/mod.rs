@@ -747,7 +747,7 @@ impl Program {
         Ok(())
     }
 
-    /// Ends the program and gives up its output, because memory is short.
+    /// Ends the program and gives up its input and output, because memory is short.
     pub(crate) fn end_for_memory(&mut self, ctx: &mut Context) {
         log_event!(
             Warn,
@@ -756,14 +756,17 @@ impl Program {
             route = ctx.route(),
             pid = self.pid(),
         );
+        if let Some(input) = self.input.take() {
+            self.release(ctx, input.source);
+        }
         self.sink.discard(ctx);
         self.stop(ctx.now());
     }
 
-    /// Keeps only a little output for later readers, because memory is short.
-    pub(crate) fn shrink(&mut self) {
+    /// Keeps only a little output for later readers, because memory is short. If `cuts` is true, readers that are behind miss some.
+    pub(crate) fn shrink(&mut self, cuts: bool) {
         if let Some(attachments) = self.sink.attachments() {
-            attachments.shrink();
+            attachments.shrink(cuts);
         }
     }
 
