@@ -160,3 +160,13 @@ fn read_until(wire: &mut Wire, end: &[u8]) -> (usize, Vec<u8>) {
     }
     (gaps, seen)
 }
+
+/// The bug: in a control group of 128 MiB, the kernel ended the server for the memory of 1,000 programs, and all of them with it.
+#[test]
+#[cfg_attr(not(target_os = "linux"), ignore = "reads /proc")]
+fn the_kernel_ends_programs_before_the_server() {
+    let server = serve(json!({}), &[]);
+    let body = json!({"command": "cat", "args": ["/proc/self/oom_score_adj"]});
+    let (_, answer) = server.call("POST /process/exec", &secret("ada"), Some(body));
+    assert_eq!(answer["stdout_b64"], "MzAwCg==");
+}
