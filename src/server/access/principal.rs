@@ -55,6 +55,10 @@ impl Record for Principal {
     }
 
     fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
+        if value.is_null() {
+            // An older program has not noted it. Nobody is the same as this one.
+            return Ok(Self::Nobody);
+        }
         let mut fields = Fields::of(value)?;
         let kind: String = fields.take("kind", from)?;
         Ok(match kind.as_str() {

@@ -757,7 +757,8 @@ impl Portable for Processes {
     ) -> Result<(), RecordError> {
         let mut fields = Fields::of(state)?;
         self.names = fields.take("names", from)?;
-        self.sharing = fields.take("sharing", from)?;
+        let sharing: Option<PrincipalSharing> = fields.take("sharing", from)?;
+        self.sharing = sharing.unwrap_or_default();
         self.started = fields.take("started", from)?;
         let programs = fields.take("programs", from)?;
         let recorder = self.recorder.clone();
