@@ -272,6 +272,33 @@ fn a_client_that_attaches_gets_output_and_the_exit_alone() {
 }
 
 #[test]
+fn the_description_needs_no_token() {
+    let tokens = TraceFile::new("compat-token");
+    std::fs::write(tokens.path(), "a-token-that-nobody-else-would-guess").expect("written");
+    let command = [
+        "processes",
+        "--compat",
+        "kernel-images",
+        "--listen",
+        "127.0.0.1:0",
+    ];
+    let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_outrigger"));
+    let server = Program::spawn(program.args(command).args(["--token-file", &tokens.path()]));
+    let address = server.address();
+    for (path, status) in [("/spec.yaml", 200), ("/spec.json", 200), ("/process", 401)] {
+        let mut wire = Wire::open(address);
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        wire.send(request.as_bytes());
+        let head = wire.read_head();
+        assert!(
+            head.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{path}: {head}"
+        );
+    }
+}
+
+#[test]
 fn the_api_is_described_in_openapi() {
     let (_server, address) = compatible(&[]);
     let get = |path: &str| {
