@@ -74,7 +74,7 @@ def logged(server, text):
 def kept():
     """A GiB of output that is kept, half of it of programs that still write."""
     count, each = 16, 64 * MIB
-    settings = {"scrollback": f"{each}", "max-processes": count}
+    settings = {"scrollback": f"{each}", "max-processes": 2 * count}
     numbers = f"seq 1 99999999 | head -c {each}"
     lines = f'stty raw; {numbers}; [ $1 = once ] || while echo more; do sleep 0.01; done; read stop'
     with serving({"/process": {"processes": settings}}, ["--memory", "4GiB"]) as server:

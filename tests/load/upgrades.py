@@ -138,7 +138,7 @@ def main():
     expected = sum(counts.values())
     peers.prepare()
     routes = {
-        "/process": {"processes": {"max-processes": counts["terminals"] + 1}},
+        "/process": {"processes": {"max-processes": 2 * (counts["terminals"] + 1)}},
         "/app": {"app": {"command": [*PYTHON, APP]}},
         "/pipe": {"pipe": {"command": [*PYTHON, PIPE]}},
         "/agent": {"agent": {"command": [*PYTHON, AGENT]}},

@@ -405,7 +405,14 @@ impl<S: Service> Server<S> {
     }
 
     /// Takes the next step of an upgrade. Returns whether the program is to be replaced now, at the end of a turn.
+    #[inline]
     pub(super) fn must_be_replaced(&mut self) -> bool {
+        let upgrading = self.upgrading.as_ref();
+        upgrading.is_some_and(|one| one.stage != Stage::Idle) && self.advance_upgrade()
+    }
+
+    #[cold]
+    fn advance_upgrade(&mut self) -> bool {
         let now = self.ctx.now();
         let stage = self.upgrading.as_ref().map(|one| one.stage);
         if let Some(Stage::Waiting { until }) = stage
@@ -433,6 +440,7 @@ impl<S: Service> Server<S> {
     }
 
     /// When [`Server::must_be_replaced`] may become true without an event.
+    #[inline]
     pub(super) fn next_upgrade_check(&self) -> Option<Time> {
         match self.upgrading.as_ref()?.stage {
             Stage::Waiting { until } => Some(until),
