@@ -87,9 +87,9 @@ asyncio.run(main())
 """
 
 # Each begins when its reader is there.
-COUNTER = "stty raw -echo; read -rn1; n=0; while [ ! -e $1 ]; do n=$((n + 1)); echo $n; read -rt 0.2; done; exit 7"
+COUNTER = "stty raw -echo; echo 0; read -rn1; n=0; while [ ! -e $1 ]; do n=$((n + 1)); echo $n; read -rt 0.2; done; exit 7"
 # `seq` writes whole blocks, so the reader is what is slow, and the processor is left to the server.
-FLOOD = "stty raw -echo; read -rn1; n=1; while [ ! -e $1 ]; do seq $n $((n + 9999)); n=$((n + 10000)); done; exit 7"
+FLOOD = "stty raw -echo; echo 0; read -rn1; n=1; while [ ! -e $1 ]; do seq $n $((n + 9999)); n=$((n + 10000)); done; exit 7"
 
 
 class Link:
@@ -314,9 +314,8 @@ class Load:
         process = await asyncio.to_thread(call, self.port, "POST", "/process/spawn", body)
         path = f"/process/{process['process_id']}"
         link = await Link.open(self.port, f"{path}/attach")
-        link.send(b"x")
         self.ready += 1
-        expected, rest, exited = 1, b"", None
+        expected, rest, exited = 0, b"", None
         while True:
             opcode, payload = await link.receive()
             if opcode == TEXT:
@@ -330,6 +329,9 @@ class Load:
                 *lines, rest = (rest + payload).split(b"\n")
                 for line in lines:
                     assert int(line) == expected, (number, line, expected)
+                    if expected == 0:
+                        # The terminal does not echo input any more.
+                        link.send(b"x")
                     expected += 1
                 self.bytes += len(payload)
             if floods and not self.over.is_set():

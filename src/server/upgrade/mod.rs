@@ -318,14 +318,17 @@ impl<S: Service> Server<S> {
         Ok(())
     }
 
-    /// Whether no connection may be accepted, because the rehearsal needs the descriptors that are free. At other times, the reserve
-    /// comes before new connections.
+    /// Whether no connection may be accepted, because the rehearsal needs the descriptors that are free, or because the new program is
+    /// about to accept it: one that cannot be carried over would end once more. At other times, the reserve comes before new connections.
     pub(super) fn keeps_descriptors(&mut self) -> bool {
         let Some(upgrading) = &mut self.upgrading else {
             return false;
         };
         if upgrading.stage == Stage::Rehearsing {
             return upgrading.is_short;
+        }
+        if matches!(upgrading.stage, Stage::Ending { .. }) {
+            return true;
         }
         while upgrading.reserve.len() < RESERVED
             && let Ok(file) = File::open("/")
