@@ -362,9 +362,7 @@ impl Core {
     /// A program of the current service has exited, whose processes have this id in their environment. What it has left behind is
     /// ended.
     pub(super) fn end_leftovers(&mut self, id: Uuid, program: (&str, u32)) {
-        let mut routes = self.routes.iter();
-        let route = routes.find(|(id, _)| *id == self.service_id);
-        let route = route.map(|(_, route)| &**route);
+        let route = self.route().map(str::to_owned);
         self.leftovers.add(self.env.now, id, program, route);
         self.plan_chores();
     }

@@ -21,6 +21,8 @@ use super::process_tree::{ProcessInfo, ProcessTable};
 const CHECKED_PER_TURN: usize = 512;
 /// The maximum number of orphans that are reaped in one turn of the loop.
 const REAPED_PER_TURN: usize = 32;
+/// The maximum number of orphans whose environment is read, or that are found, in one search.
+const READ_PER_SEARCH: usize = 256;
 /// The number of turns of the loop in which an exited child may wait for its owner before all children are listed.
 const MAX_WAITED: u32 = 3;
 
@@ -194,15 +196,22 @@ fn mark_of(pid: Pid) -> Option<Option<Uuid>> {
 /// The variable of a program's environment that holds its id. The processes that it starts inherit it.
 pub(crate) const PROGRAM_ID: &str = "OUTRIGGER_PROCESS_ID";
 
-/// The orphans of programs for whose ids `wanted` is true, and whether the environment of every orphan could be read.
-pub(crate) fn find_left_behind(wanted: impl Fn(Uuid) -> bool) -> (HashMap<Uuid, Vec<Pid>>, bool) {
+/// The orphans of the programs with these ids, and whether every orphan was looked at. Reading environments takes long, so a search
+/// reads at most [`READ_PER_SEARCH`] and finds at most as many.
+pub(crate) fn find_left_behind(wanted: &HashSet<Uuid>) -> (HashMap<Uuid, Vec<Pid>>, bool) {
     let mut table = SystemProcessTable;
     let (mut found, mut has_all) = (HashMap::<Uuid, Vec<Pid>>::new(), true);
+    let mut work = 0;
     for orphan in table.orphans() {
-        match table.owner(orphan) {
-            Some(id) if wanted(id) => found.entry(id).or_default().push(orphan),
-            Some(_) => {}
-            None => has_all &= with_marks(|marks| marks.contains_key(&orphan)),
+        if work == READ_PER_SEARCH {
+            return (found, false);
+        }
+        let is_known = with_marks(|marks| marks.contains_key(&orphan));
+        let owner = table.owner(orphan).filter(|id| wanted.contains(id));
+        work += usize::from(!is_known || owner.is_some());
+        match owner {
+            Some(id) => found.entry(id).or_default().push(orphan),
+            None => has_all &= is_known || with_marks(|marks| marks.contains_key(&orphan)),
         }
     }
     (found, has_all)

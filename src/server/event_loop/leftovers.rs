@@ -1,6 +1,7 @@
 //! Processes that a program has left behind in sessions of their own, such as the browsers of an MCP server. They are ended
 //! a moment after the program has exited.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -21,7 +22,7 @@ const KILL_DELAY: Duration = Duration::from_secs(5);
 /// The pause between two searches. A search lists all children of the server.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The number of searches after which an exited program is forgotten, even if some processes could not be looked at.
+/// The number of searches after which an exited program is forgotten, even if some processes could not be looked at or ended.
 const MOST_SEARCHES: u32 = 20;
 
 /// A program that has exited.
@@ -64,13 +65,13 @@ impl Leftovers {
         now: Time,
         id: Uuid,
         (program, pid): (&str, u32),
-        route: Option<&str>,
+        route: Option<String>,
     ) {
         let at = now + GRACE;
         self.exited.push(Exited {
             id,
             program: program.to_owned(),
-            route: route.map(str::to_owned),
+            route,
             pid,
             at,
             searches: 0,
@@ -90,8 +91,9 @@ impl Leftovers {
             return;
         }
         let exited = &mut self.exited;
-        let is_due = |id: Uuid| exited.iter().any(|one| one.id == id && now >= one.at);
-        let (found, has_all) = find_left_behind(is_due);
+        let due = exited.iter().filter(|one| now >= one.at);
+        let due: HashSet<Uuid> = due.map(|one| one.id).collect();
+        let (found, has_all) = find_left_behind(&due);
         exited.retain_mut(|one| {
             if now < one.at {
                 return true;

@@ -446,7 +446,7 @@ impl<S: Service> Server<S> {
         if !due {
             return;
         }
-        if self.keeps_descriptors() {
+        if self.holds_connections() {
             self.accept_again = Some(self.ctx.now() + EXHAUSTED_RETRY);
             return;
         }

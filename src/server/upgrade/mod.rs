@@ -61,8 +61,8 @@ const RESERVED: usize = 12;
 /// How long the programs of services that do not continue may read of the end of their clients.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// The interval at which the loop checks whether they have read everything. It goes on when they had done so twice, so that they can
-/// handle what they have read.
+/// The interval at which the loop checks whether they have read everything. The upgrade goes on when two checks in a row have found
+/// nothing unread, so that the programs have time to handle what they have read.
 const CHECK: Duration = Duration::from_millis(100);
 
 /// The maximum number of callers that wait for the end of an upgrade.
@@ -143,7 +143,7 @@ enum Stage {
     Idle,
     /// The new program is being tried.
     Rehearsing,
-    /// It can continue. Requests to other servers may end until then.
+    /// It can continue. Requests to other servers may go on until then.
     Waiting {
         until: Time,
     },
@@ -318,9 +318,9 @@ impl<S: Service> Server<S> {
         Ok(())
     }
 
-    /// Whether no connection may be accepted, because the rehearsal needs the descriptors that are free, or because the new program is
-    /// about to accept it: one that cannot be carried over would end once more. At other times, the reserve comes before new connections.
-    pub(super) fn keeps_descriptors(&mut self) -> bool {
+    /// Whether new connections wait: during a rehearsal that needs the free descriptors, and while clients end for the upgrade, because
+    /// those that came back to this program would end once more. At other times, fills the reserve of descriptors first.
+    pub(super) fn holds_connections(&mut self) -> bool {
         let Some(upgrading) = &mut self.upgrading else {
             return false;
         };

@@ -13,11 +13,11 @@ const AT_ONCE: usize = 4;
 /// The ways to free memory of a program, in the order in which they are tried.
 #[derive(Clone, Copy, Debug)]
 enum Relief {
-    /// Drops the rows above the screen, and old output that no reader has to get. A client that attaches later is told of the gap.
+    /// Drops the rows above the screen and old output that every reader has got. A client that attaches later gets a `gap` message.
     Shrink,
     /// Removes a program that has exited and has no reader.
     Forget,
-    /// Drops old output that readers have not got. Viewers are disconnected, and listeners are told of the gap.
+    /// Drops old output that readers have not got. Viewers are disconnected, and listeners get a `gap` event.
     Cut,
     /// Gives the screen up. Its readers still get the output.
     DropScreen,
