@@ -1,7 +1,7 @@
 //! New addresses: the rehearsal opens their sockets, and sends them to the program before, which passes them on with its own.
 //!
 //! A socket of that program that the next one does not need may be in the way, as that of 127.0.0.1:7070 is of 0.0.0.0:7070. Then the
-//! new address is opened just before the program is replaced, when the old socket has stopped to listen.
+//! new address is opened just before the program is replaced, when the old socket has stopped listening.
 
 use std::io;
 use std::net::SocketAddr;
@@ -99,7 +99,7 @@ impl Agreement {
         Ok(())
     }
 
-    /// Opens the addresses that are occupied by sockets of this program. These stop to listen.
+    /// Opens the addresses that are occupied by sockets of this program. These stop listening.
     fn take_over(&mut self, listeners: &mut [Listener]) -> Result<(), String> {
         for one in &self.occupied {
             let failed = |error| one.failure(&error);

@@ -116,7 +116,7 @@ impl<S: Service> Server<S> {
         self.find_obstacle(|_| true)
     }
 
-    /// Why the state cannot be passed on, although requests to other servers may end until then.
+    /// Why the state cannot be passed on, apart from requests to other servers, which may end until then.
     pub(super) fn lasting_obstacle(&self) -> Option<&'static str> {
         self.find_obstacle(|client| !client.wire.protocol.is_for_requests())
     }
