@@ -6,10 +6,11 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::UPGRADE;
+use super::mcp_alone::mcp_alone;
 use crate::Principal;
 use crate::record::simulated::restored;
 use crate::service::jsonrpc::{Envelope, RecoveredId};
-use crate::service::mcp::fuzzed::{Incoming, Multiplexer, Output, Reach, Who};
+use crate::service::mcp::fuzzed::{Failure, Incoming, Multiplexer, Output, Reach, Who};
 
 /// The resources that sessions subscribe to.
 const URIS: [&str; 3] = ["file:///a", "file:///a/b", "memo:x"];
@@ -48,7 +49,11 @@ struct World {
 /// Pairs of bytes: an operation and its argument.
 pub fn mcp_sessions(data: &[u8]) {
     let [who, data @ ..] = data else { return };
-    let who = [Who::Person, Who::Everybody][usize::from(who % 2)];
+    let who = match who % 3 {
+        0 => Who::Person,
+        1 => Who::Everybody,
+        _ => return mcp_alone(data),
+    };
     let mut world = World {
         sessions: BTreeMap::new(),
         ever: 0,
@@ -182,7 +187,8 @@ impl World {
         let text = message.to_string();
         let envelope = Envelope::parse(&text).expect("a message");
         let mut out = Vec::new();
-        self.mux.handle_session(number, &envelope, &mut out);
+        let stream = u32::try_from(self.serial).expect("few requests");
+        self.mux.handle_session(number, stream, &envelope, &mut out);
         self.take(out, Some(number));
     }
 
@@ -214,10 +220,12 @@ impl World {
         self.received.clear();
         self.initialize = None;
         let mut out = Vec::new();
-        let fails = |id: &str| {
-            format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":1,"message":"exited"}}}}"#)
+        let exited = r#"{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"exited"}}"#;
+        let failure = match self.serial % 2 {
+            0 => Failure::Error(exited.to_owned()),
+            _ => Failure::NotStarted,
         };
-        self.mux.end(fails, &mut out);
+        self.mux.end(&failure, &mut out);
         for session in self.sessions.values_mut() {
             session.asked.clear();
             session.levels.clear();
@@ -403,10 +411,10 @@ impl World {
     }
 
     /// A session gets a message.
-    fn take_message(&mut self, uuid: Uuid, incoming: &Incoming<'_>, text: &str) {
+    fn take_message(&mut self, uuid: Uuid, incoming: &Incoming, text: &str) {
         let message: Value = serde_json::from_str(text).expect("JSON");
         let is_sole = match self.who {
-            Who::Person => self.sessions.len() == 1,
+            Who::Person | Who::Client => self.sessions.len() == 1,
             Who::Everybody => self.ever == 1,
         };
         let is_person = self.who == Who::Person;
@@ -415,13 +423,14 @@ impl World {
             .find(|(_, one)| one.uuid == uuid)
             .expect("a session");
         match incoming {
-            Incoming::Answer(id) => {
-                assert_eq!(message["id"].to_string(), **id);
+            Incoming::Answer(ended) | Incoming::NotStarted(ended) => {
+                assert_eq!(message["id"].to_string(), *ended.id);
                 let own = message["id"].as_u64().expect("its own id");
                 let serial = session
                     .pending
                     .remove(&own)
                     .expect("it waits, and is answered once");
+                assert_eq!(u64::from(ended.stream), serial);
                 let level = session.levels.remove(&serial);
                 if let Some(to) = message["result"]["for"].as_array() {
                     session.level = level.or(session.level);
@@ -429,12 +438,18 @@ impl World {
                 }
                 assert!(message["result"]["capabilities"]["tasks"].is_null());
             }
-            Incoming::Progress(token) => {
-                assert_eq!(token.as_deref(), Some(r#""t""#));
+            // The session has ended it.
+            Incoming::Cancelled(ended) => {
+                assert_eq!(message["id"].to_string(), *ended.id);
+                let serial = u64::from(ended.stream);
+                assert!(session.pending.values().all(|waits| *waits != serial));
+            }
+            Incoming::Progress(stream) => {
                 assert_eq!(message["params"]["progressToken"], "t");
                 assert_eq!(message["params"]["for"][0], json!(number));
                 let serial = message["params"]["for"][1].as_u64().expect("a number");
                 assert!(session.pending.values().any(|waits| *waits == serial));
+                assert_eq!(stream.map(u64::from), Some(serial));
             }
             Incoming::Change => {
                 if let Some(uri) = message["params"]["uri"].as_str() {

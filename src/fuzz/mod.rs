@@ -25,7 +25,7 @@
 //! | [`screen`] | the output of a program on a terminal | the screen depends neither on how the output is split nor on when it is laid out; a snapshot and the rest of the output show the same; no panic |
 //! | [`mcp_newer`] | operations of a session in front of an MCP server of 2026-07-28, and upgrades | each request is answered once, with what belongs to it; input reaches the request that needs it; nothing is left |
 //! | [`mcp_older`] | operations of clients of revision 2026-07-28 that share an older MCP server, of the server, and upgrades | every message reaches only its call; a state continues one call of its principal, once; what is kept is bounded, and nothing is left |
-//! | [`mcp_sessions`] | operations of sessions that share a process, of the process, and upgrades | every message reaches only its session; each request is answered once; tables stay bounded |
+//! | [`mcp_sessions`] | operations of sessions that share a process, or of one with its own, of the process, and upgrades | every message reaches only its session, and passes one with its own process unchanged; each request is answered once; tables stay bounded |
 //! | [`attachments`], [`control`], [`process_calls`] | requests to processes | no panic; limits hold |
 
 /// From this operation on, the server is upgraded: what it has written down continues.
@@ -57,6 +57,8 @@ mod exchange;
 mod framing;
 #[cfg(feature = "mcp")]
 mod mcp;
+#[cfg(feature = "mcp")]
+mod mcp_alone;
 #[cfg(feature = "mcp")]
 mod mcp_newer;
 #[cfg(feature = "mcp")]

@@ -359,7 +359,8 @@ fn tasks_are_refused_and_limits_hold() {
 #[test]
 fn the_servers_of_a_clients_file_start_with_their_first_request() {
     let file = TraceFile::new("mcp-servers.json");
-    let command = r#"read line; printf '{"jsonrpc":"2.0","id":1,"result":{"capabilities":{},"cwd":"%s","value":"%s"}}\n' "$PWD" "$VALUE"; cat > /dev/null"#;
+    let command = r#"id=$(head -n 1 | sed 's/.*"id"://; s/,.*//')
+        printf '{"jsonrpc":"2.0","id":%s,"result":{"capabilities":{},"cwd":"%s","value":"%s"}}\n' "$id" "$PWD" "$VALUE"; cat > /dev/null"#;
     let entry = json!({"command": "sh", "args": ["-c", command], "env": {"VALUE": "${NO_SUCH_VARIABLE:-7}"}, "cwd": "/"});
     let mut servers: serde_json::Map<String, Value> = (0..20)
         .map(|number| (format!("server-{number}"), entry.clone()))

@@ -107,11 +107,17 @@ fn a_size_that_does_not_fit_into_the_memory_is_refused_and_nothing_is_lost() {
 fn whoever_holds_most_keeps_less_output_and_others_are_served() {
     let server = serve(json!({}), &["--memory", "4MiB"]);
     let bobs = spawn(&server, "bob", terminal("echo first; exec cat")).expect("a process");
-    let script = "stty -opost; head -c 1000000 /dev/zero | tr '\\0' x; echo end; exec cat";
+    let script =
+        "stty -opost -echo; read line; head -c 1000000 /dev/zero | tr '\\0' x; echo end; exec cat";
+    // They write only when all have started, because a start is refused while memory is short.
     let paths: Vec<String> = (0..8)
-        .filter_map(|_| spawn(&server, "ada", terminal(script)).ok())
+        .map(|_| spawn(&server, "ada", terminal(script)).expect("a process"))
         .collect();
-    assert!(paths.len() >= 4);
+    for path in &paths {
+        let path = format!("{path}/attach?takeover=1");
+        let mut wire = server.connect(&path, &secret("ada"));
+        wire.send_frame(BINARY, b"\n");
+    }
     let outputs = || {
         let read = |path: &String| {
             let path = format!("{path}/attach?takeover=1");

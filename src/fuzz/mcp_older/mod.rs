@@ -417,7 +417,7 @@ impl World {
                     let envelope = Envelope::parse(&text).expect("a message");
                     let mut out = Vec::new();
                     let mux = &mut self.processes[server].mux;
-                    mux.handle_session(seat.member, &envelope, &mut out);
+                    mux.handle_session(seat.member, 0, &envelope, &mut out);
                     self.act(server, out);
                 }
                 OlderOutput::Event(id, text) | OlderOutput::News(id, text) => {

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{Call, URIS, World};
 use crate::service::jsonrpc::{Envelope, RecoveredId};
-use crate::service::mcp::fuzzed::{Multiplexer, Who};
+use crate::service::mcp::fuzzed::{Failure, Multiplexer, Who};
 
 /// A process of the server.
 pub(super) struct Process {
@@ -64,10 +64,10 @@ impl World {
         process.open.clear();
         process.initialize = None;
         let mut out = Vec::new();
-        let fails = |id: &str| {
-            format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":1,"message":"exited"}}}}"#)
-        };
-        process.mux.end(fails, &mut out);
+        let exited = r#"{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"exited"}}"#;
+        process
+            .mux
+            .end(&Failure::Error(exited.to_owned()), &mut out);
         let count = self.processes.len();
         let mut fails = Vec::new();
         for (key, call) in &mut self.calls {

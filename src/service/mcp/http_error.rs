@@ -55,8 +55,13 @@ impl HttpError {
     }
 
     /// The process of a request cannot be started.
+    pub(super) fn not_started() -> Self {
+        Self::unavailable("The MCP server cannot be started")
+    }
+
+    /// The same, for the request with this id.
     pub(super) fn cannot_start(id: &str) -> Self {
-        Self::unavailable("The MCP server cannot be started").with_id(id)
+        Self::not_started().with_id(id)
     }
 
     /// A header field is missing, malformed, or differs from the body.

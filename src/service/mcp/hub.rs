@@ -162,8 +162,6 @@ pub(super) struct Hub {
     pub(super) timeouts: Delays,
     /// Calls whose client was asked for input, and which end if it does not come.
     pub(super) inputs: Delays,
-    /// Sessions that end if their process does not answer `initialize` in time.
-    pub(super) initializations: Delays,
     pub(super) counts: Counts,
 }
 
@@ -175,7 +173,6 @@ state!(Hub {
     into beginnings,
     into timeouts,
     into inputs,
-    into initializations,
     counts,
 });
 
@@ -190,10 +187,9 @@ impl Hub {
             beginnings,
             timeouts,
             inputs,
-            initializations,
             ..
         } = self;
-        for delays in [beginnings, timeouts, inputs, initializations] {
+        for delays in [beginnings, timeouts, inputs] {
             delays.wake(ctx);
         }
     }
@@ -207,7 +203,6 @@ impl Hub {
             beginnings: Delays::new(Some(ANSWER_TIME)),
             timeouts: Delays::new(config.request_timeout),
             inputs: Delays::new(config.input_timeout),
-            initializations: Delays::new(config.initialize_timeout),
             counts: Counts::default(),
         }
     }

@@ -162,7 +162,9 @@ pub(crate) mod fuzzed {
     use super::http_error::HttpError;
     pub(crate) use super::quota::Quota;
     use super::request::Post;
-    pub(crate) use super::shared::{Incoming, Multiplexer, Output, Reach, Seat, Who};
+    pub(crate) use super::shared::{
+        Ended, Failure, Incoming, Multiplexer, Output, Reach, Seat, Who,
+    };
     use super::subscription::with_subscription;
     pub(crate) use super::to_newer::{Side, ToNewer};
     pub(crate) use super::to_older::{

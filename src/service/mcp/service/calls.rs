@@ -2,22 +2,20 @@
 
 use uuid::Uuid;
 
-use super::processes::{Owner, short};
+use super::processes::short;
 use super::{Mcp, SHUTTING_DOWN};
 use crate::log_event::{log_event, word};
-use crate::record::record;
 use crate::service::jsonrpc::{Envelope, MessageKind, code};
 use crate::service::mcp::McpShare;
 use crate::service::mcp::headers::sole_header;
 use crate::service::mcp::http_error::HttpError;
-use crate::service::mcp::hub::too_many;
+use crate::service::mcp::hub::{Call, too_many};
 use crate::service::mcp::pool::Support;
-use crate::service::mcp::process::Process;
 use crate::service::mcp::reply::{EventId, Reply, accepted};
 use crate::service::mcp::request::{
     Accepts, Post, check_media_types, check_version, is_stateless, read_post, readable,
 };
-use crate::service::mcp::session::{Session, Upstream};
+use crate::service::mcp::session::Session;
 use crate::service::mcp::shared::Seat;
 use crate::sys::random_uuid;
 use crate::{ClientId, Context, Principal, Request, Response, StatusCode};
@@ -25,40 +23,19 @@ use crate::{ClientId, Context, Principal, Request, Response, StatusCode};
 /// The maximum length of the first message of a session, which is kept until its process runs.
 const MAX_INITIALIZE: usize = 256 << 10;
 
-/// A session whose process is not started yet.
-#[derive(Debug)]
-pub(super) struct StartingSession {
-    principal: Principal,
-    /// The first message.
-    text: Box<str>,
-    reply: Reply,
-    /// Whether errors are written as revision 2026-07-28 asks for.
-    is_stateless: bool,
-}
-
-record!(StartingSession {
-    principal,
-    text,
-    reply,
-    is_stateless,
-});
-
 impl Mcp {
-    /// Forgets a session whose process is not started yet.
-    pub(super) fn forget_starting(&mut self, caller: ClientId) -> bool {
-        let starting = self.starting.remove(&caller);
-        if let Some(starting) = &starting {
-            self.hub.sessions.give_back(&starting.principal, 1);
-        }
-        starting.is_some()
-    }
-
-    /// Refuses the sessions whose processes are not started yet, because the server stops.
+    /// Refuses the sessions whose own processes are not started yet, because the server stops.
     pub(super) fn refuse_starting(&mut self, ctx: &mut Context) {
-        for (caller, starting) in std::mem::take(&mut self.starting) {
-            self.hub.sessions.give_back(&starting.principal, 1);
-            let error = HttpError::unavailable(SHUTTING_DOWN);
-            ctx.respond(caller, &error.to_response(starting.is_stateless));
+        let is_starting = |session: &&Session| {
+            let server = self.shared.get(session.seat.server);
+            session.is_alone && server.is_some_and(|server| server.sessions.needs_process())
+        };
+        let starting = self.sessions.values().filter(is_starting);
+        for id in starting.map(|session| session.id).collect::<Vec<_>>() {
+            if let Some(session) = self.sessions.get_mut(&id) {
+                session.refuse(ctx, &mut self.hub, HttpError::unavailable(SHUTTING_DOWN));
+            }
+            self.end_session(ctx, id, "server shutting down");
         }
     }
 
@@ -135,8 +112,8 @@ impl Mcp {
                         Err(error) => error.with_id(id),
                     });
                 }
-                let is_stateless = is_stateless(request);
-                return self.initialize(ctx, caller, &envelope, reply, is_stateless);
+                let begun = self.initialize(ctx, caller, &envelope, reply);
+                return begun.map_err(|error| error.with_id(envelope.id().unwrap_or("null")));
             }
             Post::InSession(envelope) => {
                 let id = envelope
@@ -178,70 +155,47 @@ impl Mcp {
             .ok_or_else(HttpError::no_session)
     }
 
-    /// Queues the start of the process of a session.
+    /// Begins a session.
     fn initialize(
         &mut self,
         ctx: &mut Context,
         caller: ClientId,
         envelope: &Envelope<'_>,
         reply: Reply,
-        is_stateless: bool,
     ) -> Result<(), HttpError> {
-        let request = envelope.id().unwrap_or("null");
-        if envelope.text.len() > MAX_INITIALIZE {
+        let is_alone = self.config.share == McpShare::None;
+        if is_alone && envelope.text.len() > MAX_INITIALIZE {
             let why = "Invalid request: initialize is over 256 KiB";
             let status = StatusCode::CONTENT_TOO_LARGE;
-            return Err(HttpError::new(status, code::INVALID, why).with_id(request));
+            return Err(HttpError::new(status, code::INVALID, why));
         }
         let principal = ctx.principal(caller);
         if let Err(full) = self.hub.sessions.take(&principal, 1) {
             self.make_room(ctx, full, &principal);
             let again = self.hub.sessions.take(&principal, 1);
-            again.map_err(|full| too_many("sessions", full).with_id(request))?;
+            again.map_err(|full| too_many("sessions", full))?;
         }
-        if self.config.share != McpShare::None {
-            let joined = self.join(ctx, caller, envelope, reply, &principal);
-            return joined.map_err(|error| error.with_id(request));
-        }
-        let starting = StartingSession {
-            principal,
-            text: envelope.text.into(),
-            reply,
-            is_stateless,
-        };
-        self.starting.insert(caller, starting);
-        ctx.queue_start(caller);
-        Ok(())
-    }
-
-    /// Begins a session with a seat at a shared process.
-    fn join(
-        &mut self,
-        ctx: &mut Context,
-        caller: ClientId,
-        envelope: &Envelope<'_>,
-        reply: Reply,
-        principal: &Principal,
-    ) -> Result<(), HttpError> {
         let id = random_uuid();
-        let of_body = |name| envelope.of_body(name).map(|at| &envelope.text[at]);
-        let version = of_body("protocolVersion").unwrap_or_default();
-        let asked = (version, of_body("capabilities").unwrap_or("{}"));
-        match self.take_seat(ctx, id, principal, asked) {
-            Ok(seat) => {
-                self.add_session(ctx, caller, id, principal, Upstream::Shared(seat));
-                let reply = reply.with_session(id.to_string());
-                let sent = self.send_in_session(ctx, caller, id, envelope, reply);
-                if sent.is_err() {
-                    self.end_session(ctx, id, "its first request was rejected");
-                }
-                sent
+        let seat = match is_alone {
+            true => self.shared.join_alone(id, &principal, ctx.now()),
+            false => {
+                let of_body = |name| envelope.of_body(name).map(|at| &envelope.text[at]);
+                let version = of_body("protocolVersion").unwrap_or_default();
+                let asked = (version, of_body("capabilities").unwrap_or("{}"));
+                self.take_seat(ctx, id, &principal, asked)
             }
-            Err(error) => {
-                self.hub.sessions.give_back(principal, 1);
-                Err(error)
-            }
+        };
+        let seat = seat.inspect_err(|_| self.hub.sessions.give_back(&principal, 1))?;
+        self.add_session(ctx, caller, id, &principal, (seat, is_alone));
+        let reply = reply.with_session(id.to_string());
+        let sent = self.send_in_session(ctx, caller, id, envelope, reply);
+        if sent.is_err() {
+            self.end_session(ctx, id, "its first request was rejected");
+        } else if is_alone {
+            // It is charged to the client.
+            ctx.queue_start(caller);
         }
+        sent
     }
 
     /// Takes a seat at the shared process for this revision and these capabilities, which are JSON. If there are too many processes, an
@@ -272,69 +226,13 @@ impl Mcp {
         }
     }
 
-    /// Starts the process of a session, and answers the caller if that fails.
-    pub(super) fn start_session(
-        &mut self,
-        ctx: &mut Context,
-        caller: ClientId,
-        starting: StartingSession,
-    ) {
-        let is_stateless = starting.is_stateless;
-        if let Err(error) = self.begin_session(ctx, caller, starting) {
-            ctx.respond(caller, &error.to_response(is_stateless));
-        }
-    }
-
-    /// Begins a session with a process of its own.
-    fn begin_session(
-        &mut self,
-        ctx: &mut Context,
-        caller: ClientId,
-        starting: StartingSession,
-    ) -> Result<(), HttpError> {
-        let StartingSession {
-            principal,
-            text,
-            reply,
-            ..
-        } = starting;
-        let envelope =
-            &Envelope::parse(&text).map_err(|_| HttpError::invalid("Invalid request"))?;
-        let request = envelope.id().unwrap_or("null");
-        let process =
-            match Process::start_for_sessions(ctx, &self.config.command, &self.config.place) {
-                Ok(process) => process,
-                Err(error) => {
-                    log::error!("{error}");
-                    self.hub.sessions.give_back(&principal, 1);
-                    return Err(HttpError::cannot_start(request));
-                }
-            };
-        self.hub.counts.processes += 1;
-        let id = random_uuid();
-        let process = Upstream::Own(Some(Box::new(process)));
-        self.add_session(ctx, caller, id, &principal, process);
-        self.note_start(Owner::Session(id));
-        let reply = reply.with_session(id.to_string());
-        let sent = self.send_in_session(ctx, caller, id, envelope, reply);
-        if let Some(&call) = self.hub.callers.get(&caller) {
-            let (hub, waiting) = self.split();
-            let is_waiting = |call| waiting.is_waiting(call);
-            hub.initializations.push(ctx, call, is_waiting);
-        }
-        if sent.is_err() {
-            self.end_session(ctx, id, "its first request was rejected");
-        }
-        sent
-    }
-
     fn add_session(
         &mut self,
         ctx: &mut Context,
         caller: ClientId,
         id: Uuid,
         principal: &Principal,
-        upstream: Upstream,
+        seat: (Seat, bool),
     ) {
         self.hub.counts.sessions += 1;
         log_event!(
@@ -345,7 +243,7 @@ impl Mcp {
             principal = word(principal),
         );
         let principal = principal.clone();
-        let session = Session::new(id, principal, upstream, self.config.replay, ctx.now());
+        let session = Session::new(id, principal, seat, self.config.replay, ctx.now());
         self.sessions.insert(id, session);
         self.begin_sweep(ctx);
     }
@@ -364,32 +262,33 @@ impl Mcp {
             .get_mut(&id)
             .ok_or_else(HttpError::no_session)?;
         session.touch(ctx.now());
-        let is_request = matches!(envelope.kind, MessageKind::Request { .. });
-        let is_behind = match session.seat() {
-            None => session.is_behind(),
-            Some(seat) => {
-                let server = self.shared.get_mut(seat.server);
-                server.is_none_or(|server| server.is_behind(envelope, &session.principal))
-            }
+        let seat = session.seat;
+        let request = match &envelope.kind {
+            MessageKind::Request { method, id } => Some((method, &envelope.text[id.clone()])),
+            _ => None,
         };
-        if is_behind {
-            let id = envelope.id().filter(|_| is_request);
-            let error = HttpError::not_reading();
-            return Err(id.map_or(error.clone(), |id| error.with_id(id)));
+        let refused = |error: HttpError| match request {
+            Some((_, own)) => Err(error.with_id(own)),
+            None => Err(error),
+        };
+        let mut server = self.shared.get_mut(seat.server);
+        let target = server.as_mut();
+        if target.is_none_or(|one| one.is_behind(envelope, &session.principal)) {
+            return refused(HttpError::not_reading());
         }
-        if !is_request {
-            self.pass_on(ctx, id, envelope);
-            if let Some(session) = self.sessions.get_mut(&id) {
-                session.notify(ctx, &mut self.hub, envelope);
-            }
+        let Some((method, own)) = request else {
+            self.send_from_seat(ctx, seat, 0, envelope);
+            self.read_on(ctx, seat.server);
             ctx.respond(caller, &accepted());
             return Ok(());
+        };
+        if server.is_some_and(|one| one.sessions.is_pending(seat.member, own)) {
+            let why = "Invalid request: a request with this id waits for its answer";
+            return refused(HttpError::invalid(why));
         }
-        let call = session.request(&mut self.hub, envelope, reply)?;
-        self.pass_on(ctx, id, envelope);
-        if let Some(call) = call {
-            self.begin_limits(ctx, call);
-        }
+        let stream = session.request(&mut self.hub, method, own, reply)?;
+        self.send_from_seat(ctx, seat, stream, envelope);
+        self.begin_limits(ctx, Call::Session(id, stream));
         Ok(())
     }
 
@@ -424,6 +323,9 @@ impl Mcp {
             json: false,
             events: true,
         };
-        session.listen(ctx, &mut self.hub, Reply::new(caller, accepts), last)
+        let seat = session.seat;
+        session.listen(ctx, &mut self.hub, Reply::new(caller, accepts), last)?;
+        self.read_on(ctx, seat.server);
+        Ok(())
     }
 }

@@ -52,8 +52,6 @@ enum Limit {
     /// Its answer becomes a stream.
     Begin,
     TimeOut,
-    /// Its session has not begun.
-    Initialize,
     /// Its client has not sent the input.
     Input,
 }
@@ -87,7 +85,6 @@ impl Mcp {
             .map(|calls| (Limit::Begin, calls));
         for (limit, delays) in [
             (Limit::TimeOut, &mut hub.timeouts),
-            (Limit::Initialize, &mut hub.initializations),
             (Limit::Input, &mut hub.inputs),
         ] {
             if due.is_none() {
@@ -122,11 +119,8 @@ impl Mcp {
             (Limit::TimeOut, Call::Translated(id, _)) => {
                 self.fail_translated(ctx, id, "Request timed out");
             }
-            (Limit::Initialize, Call::Session(id, _)) => {
-                self.end_session(ctx, id, "its process has not answered initialize in time");
-            }
             (Limit::Input, Call::Translated(id, _)) => self.end_translated(ctx, id),
-            (Limit::Initialize | Limit::Input, _) => {}
+            (Limit::Input, _) => {}
         }
     }
 }

@@ -7,7 +7,6 @@ mod translated;
 
 use uuid::Uuid;
 
-use self::calls::StartingSession;
 use self::processes::{Owner, StoppingProcess};
 use super::McpConfig;
 use super::hub::{Call, Hub};
@@ -57,8 +56,6 @@ pub struct Mcp {
     config: McpConfig,
     hub: Hub,
     pool: Pool,
-    /// The sessions whose processes are not started yet, by the callers of `initialize`.
-    starting: IdMap<ClientId, StartingSession>,
     sessions: IdMap<Uuid, Session>,
     shared: SharedServers,
     /// Calls to shared processes of clients of 2026-07-28.
@@ -80,7 +77,6 @@ state!(Mcp {
     keep config,
     into hub,
     into pool,
-    starting,
     sessions,
     into shared,
     translated,
@@ -100,7 +96,6 @@ impl Mcp {
         Self {
             hub: Hub::new(&config),
             pool: Pool::new(&config),
-            starting: IdMap::default(),
             sessions: IdMap::default(),
             shared: SharedServers::new(&config),
             translated: ToOlder::new(),
@@ -171,15 +166,16 @@ impl Service for Mcp {
             }
             return self.start_next_server(ctx);
         };
-        if let Some(starting) = self.starting.remove(&client) {
-            self.start_session(ctx, client, starting);
+        let session = match self.hub.callers.get(&client) {
+            Some(Call::Session(id, _)) => self.sessions.get(id),
+            _ => None,
+        };
+        if let Some(server) = session.map(|session| session.seat.server) {
+            self.start_server(ctx, server);
         }
     }
 
     fn abandoned(&mut self, ctx: &mut Context, caller: ClientId) {
-        if self.forget_starting(caller) {
-            return;
-        }
         match self.hub.callers.remove(&caller) {
             Some(Call::Pool(id)) => self.pool.cancel(ctx, &mut self.hub, id),
             Some(Call::Translated(id, _)) => {
@@ -191,6 +187,9 @@ impl Service for Mcp {
                     session.detach(ctx, stream, caller);
                     if session.is_unknown() {
                         self.end_session(ctx, id, "its client has gone before it began");
+                    } else {
+                        let server = session.seat.server;
+                        self.read_on(ctx, server);
                     }
                 }
             }
@@ -200,14 +199,14 @@ impl Service for Mcp {
 
     fn drained(&mut self, ctx: &mut Context, client: ClientId) {
         if let Some(Call::Session(id, _)) = self.hub.callers.get(&client)
-            && let Some(session) = self.sessions.get_mut(id)
+            && let Some(session) = self.sessions.get(id)
         {
-            session.resume(ctx);
+            self.read_on(ctx, session.seat.server);
         }
     }
 
     fn is_waiting(&self, _: &Context, client: ClientId) -> bool {
-        self.hub.callers.contains_key(&client) || self.starting.contains_key(&client)
+        self.hub.callers.contains_key(&client)
     }
 
     fn draining(&mut self, ctx: &mut Context) {
@@ -262,7 +261,6 @@ impl Service for Mcp {
 
     fn clients(&self, visit: &mut dyn FnMut(ClientId)) {
         self.hub.callers.keys().copied().for_each(&mut *visit);
-        self.starting.keys().copied().for_each(&mut *visit);
     }
 
     fn failure(&self) -> Option<&str> {
@@ -310,10 +308,15 @@ impl Report for Mcp {
             Support::Stateless => "stateless",
             Support::Sessions => "sessions",
         };
+        let pid = |session: &Session| {
+            let server = self.shared.get(session.seat.server);
+            let process = server.filter(|_| session.is_alone)?.process()?;
+            Some(process.pid())
+        };
         let sessions = self.sessions.values().take(MAX_LISTED);
-        let sessions: Vec<_> = sessions.map(Session::status).collect();
+        let sessions: Vec<_> = sessions.map(|one| one.status(pid(one))).collect();
         let pool = self.pool.slots().filter_map(|slot| self.pool.process(slot));
-        let programs = pool.chain(self.shared.running());
+        let programs = pool.chain(self.shared.shared());
         let programs = programs.map(|process| serde_json::json!({"pid": process.pid()}));
         let programs: Vec<_> = programs.collect();
         StatusFields::from_value(serde_json::json!({
@@ -325,7 +328,7 @@ impl Report for Mcp {
             "sessions": self.sessions.len(),
             "pending_requests": self.pending(),
             "kept_bytes": self.hub.bytes.used(),
-            "shared": self.shared.process_count(),
+            "shared": self.shared.shared().count(),
             "processes": self.process_count(),
         }))
     }

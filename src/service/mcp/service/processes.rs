@@ -11,12 +11,12 @@ use super::Mcp;
 use crate::log_event::{Field, log_event};
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
 use crate::service::child::{ChildEvent, ChildInput};
-use crate::service::jsonrpc::Envelope;
+use crate::service::jsonrpc::{Envelope, code, error};
 use crate::service::mcp::pool::{PoolChange, Support};
 use crate::service::mcp::process::Process;
 use crate::service::mcp::quota::Full;
-use crate::service::mcp::session::{Fate, Session, Upstream};
-use crate::service::mcp::shared::{Incoming, Output, Reach, Seat};
+use crate::service::mcp::session::Session;
+use crate::service::mcp::shared::{Failure, Incoming, Output, Reach, Seat};
 use crate::{Context, Principal, TimerId};
 
 /// How often to look for sessions to end, at least.
@@ -27,8 +27,7 @@ const SWEEP: Duration = Duration::from_secs(15);
 pub(super) enum Owner {
     /// The slot of the pool.
     Pool(usize),
-    Session(Uuid),
-    /// The number of the process that sessions share.
+    /// The number of the process of sessions.
     Shared(u64),
     /// No owner: the process is being stopped.
     Stopping(u64),
@@ -46,7 +45,7 @@ pub(super) struct StoppingProcess {
 pub(super) enum Place {
     /// One of the pool.
     Pool,
-    /// That of a session of this principal, which is given back.
+    /// A session of this principal, which is given back.
     Session(Principal),
     /// The shared process of this number, which may start again.
     Shared(u64),
@@ -84,16 +83,19 @@ impl Mcp {
         self.hub.wake(ctx);
         self.pool.watch_again(ctx, &self.config)?;
         self.shared.watch_again(ctx)?;
-        let mut sessions = self.sessions.values_mut();
-        sessions.try_for_each(|session| session.watch_again(ctx))?;
         let mut stopping = self.stopping.values_mut();
         stopping.try_for_each(|stopping| stopping.process.watch_again(ctx))?;
         let mut owners: Vec<Owner> = self.pool.slots().map(Owner::Pool).collect();
-        owners.extend(self.sessions.keys().copied().map(Owner::Session));
         owners.extend(self.shared.iter().map(|(number, _)| Owner::Shared(number)));
         owners.extend(self.stopping.keys().copied().map(Owner::Stopping));
         owners.into_iter().for_each(|owner| self.note_start(owner));
-        self.starting.keys().for_each(|one| ctx.queue_start(*one));
+        for session in self.sessions.values().filter(|one| one.is_alone) {
+            let server = self.shared.get(session.seat.server);
+            let waits = server.is_some_and(|server| server.sessions.needs_process());
+            if let Some(caller) = session.beginning().filter(|_| waits) {
+                ctx.queue_start(caller);
+            }
+        }
         self.sweep.wake(ctx);
         Ok(())
     }
@@ -109,19 +111,14 @@ impl Mcp {
             "ended",
             reason = Field::Bare(&why)
         );
-        match session.end(ctx, &mut self.hub, why) {
-            (principal, Upstream::Own(Some(process))) => {
-                self.keep_until_exit(Owner::Session(id), process, Place::Session(principal));
-            }
-            (principal, Upstream::Own(None)) => {
-                self.hub.sessions.give_back(&principal, 1);
-                self.index.remove(Owner::Session(id));
-            }
-            (principal, Upstream::Shared(seat)) => {
-                self.hub.sessions.give_back(&principal, 1);
-                self.leave(ctx, seat);
-            }
+        let (seat, is_alone) = (session.seat, session.is_alone);
+        let principal = session.end(ctx, &mut self.hub, why);
+        if is_alone {
+            // It counts until its process has exited.
+            return self.remove_server(ctx, seat.server);
         }
+        self.hub.sessions.give_back(&principal, 1);
+        self.leave(ctx, seat);
     }
 
     /// Gives up a seat at a shared process.
@@ -133,27 +130,17 @@ impl Mcp {
         self.act(ctx, seat.server, out);
     }
 
-    /// Passes a message from a client on to the process of its session.
-    pub(super) fn pass_on(&mut self, ctx: &mut Context, id: Uuid, envelope: &Envelope<'_>) {
-        let Some(session) = self.sessions.get_mut(&id) else {
-            return;
-        };
-        let Some(seat) = session.seat() else {
-            return session.send(ctx, &mut self.hub, envelope.text);
-        };
-        self.send_from_seat(ctx, seat, envelope);
-    }
-
-    /// Sends a message from a seat to the process.
+    /// Sends a message from a seat to the process. A request has the number `stream`.
     pub(super) fn send_from_seat(
         &mut self,
         ctx: &mut Context,
         seat: Seat,
+        stream: u32,
         envelope: &Envelope<'_>,
     ) {
         let mut out = Vec::new();
         if let Some(server) = self.shared.get_mut(seat.server) {
-            let handled = server.handle_session(ctx, seat.member, envelope, &mut out);
+            let handled = server.handle_session(ctx, seat.member, stream, envelope, &mut out);
             self.hub.counts.note(handled);
         }
         self.act(ctx, seat.server, out);
@@ -161,13 +148,28 @@ impl Mcp {
 
     /// Fails a request of a session that has waited too long.
     pub(super) fn time_out(&mut self, ctx: &mut Context, id: Uuid, stream: u32) {
-        let session = self.sessions.get_mut(&id);
-        let cancelled = session.and_then(|one| one.time_out(ctx, &mut self.hub, stream));
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let seat = session.seat;
+        let cancelled = session.time_out(ctx, &mut self.hub, stream);
         if let Some(envelope) = cancelled.as_deref().map(Envelope::parse)
             && let Ok(envelope) = envelope
         {
-            self.pass_on(ctx, id, &envelope);
+            self.send_from_seat(ctx, seat, 0, &envelope);
+            self.read_on(ctx, seat.server);
         }
+    }
+
+    /// Reads a process on that has waited for the client of its session, if the client has caught up.
+    pub(super) fn read_on(&mut self, ctx: &mut Context, number: u64) {
+        let server = self.shared.get_mut(number);
+        let Some(server) = server.filter(|server| server.is_paused()) else {
+            return;
+        };
+        let owner = server.sessions.owner();
+        let session = owner.and_then(|owner| self.sessions.get(&owner));
+        server.read_on(ctx, session.is_some_and(|session| session.is_behind(ctx)));
     }
 
     /// Does what follows from a message to or from a shared process.
@@ -180,7 +182,8 @@ impl Mcp {
                 Output::Process(text) => (text, true),
                 Output::AnswerToProcess(text) => (text, false),
                 Output::Session(id, incoming, text) => {
-                    ended.extend(self.receive(ctx, id, &incoming, &text).then_some(id));
+                    let why = self.receive(ctx, id, &incoming, &text);
+                    ended.extend(why.map(|why| (id, why)));
                     continue;
                 }
                 Output::Change(receivers, text) => {
@@ -198,8 +201,8 @@ impl Mcp {
                 out.extend(server.send(ctx, &text, must));
             }
         }
-        for id in ended {
-            self.end_session(ctx, id, "its process has refused to initialize");
+        for (id, why) in ended {
+            self.end_session(ctx, id, why);
         }
         if is_refused {
             self.fail_server(ctx, number, "the MCP server has refused to initialize");
@@ -208,21 +211,21 @@ impl Mcp {
         }
     }
 
-    /// Passes a message of a shared process on to a session, or to the caller of a translated call. Returns whether the session has not
-    /// begun.
+    /// Passes a message from a process on to a session, or to the caller of a translated call. Returns why the session must end, if it
+    /// could not begin.
     fn receive(
         &mut self,
         ctx: &mut Context,
         id: Uuid,
-        incoming: &Incoming<'_>,
+        incoming: &Incoming,
         text: &str,
-    ) -> bool {
+    ) -> Option<&'static str> {
         ctx.spend(1);
         if let Some(session) = self.sessions.get_mut(&id) {
-            return session.receive(ctx, &mut self.hub, incoming, text).1;
+            return session.receive(ctx, &mut self.hub, incoming, text);
         }
         self.receive_translated(ctx, id, incoming, text);
-        false
+        None
     }
 
     /// Stops a shared process that cannot be used.
@@ -241,7 +244,7 @@ impl Mcp {
         }
     }
 
-    /// Forgets a shared process that no session uses.
+    /// Forgets a process that no session uses. It counts until it has exited.
     fn remove_server(&mut self, ctx: &mut Context, number: u64) {
         let process = self.shared.get_mut(number).and_then(|one| one.stop(ctx));
         let Some(server) = self.shared.remove(number) else {
@@ -310,23 +313,39 @@ impl Mcp {
 
     /// Handles a timer of a shared process, if it is one.
     pub(super) fn handle_shared_timer(&mut self, ctx: &mut Context, timer: TimerId) {
-        let mut out = Vec::new();
-        if let Some(number) = self.shared.handle_timer(ctx, timer, &mut out) {
-            self.act(ctx, number, out);
-            self.fail_server(ctx, number, "the MCP server has not initialized in time");
+        let Some(number) = self.shared.handle_timer(ctx, timer) else {
+            return;
+        };
+        let Some(server) = self.shared.get_mut(number) else {
+            return;
+        };
+        if let Some(session) = server.sessions.owner() {
+            let why = "its process has not answered initialize in time";
+            return self.end_session(ctx, session, why);
         }
+        let mut out = Vec::new();
+        let error = error("null", code::INTERNAL, "Request timed out", None);
+        server.sessions.end(&Failure::Error(error), &mut out);
+        self.act(ctx, number, out);
+        self.fail_server(ctx, number, "the MCP server has not initialized in time");
     }
 
     /// Starts the next shared process whose start is queued.
     pub(super) fn start_next_server(&mut self, ctx: &mut Context) {
-        let path = self.config.endpoint.path();
-        if let Some((number, out)) = self.shared.start_next(ctx, &mut self.hub, path) {
-            self.note_start(Owner::Shared(number));
-            self.act(ctx, number, out);
+        if let Some(number) = self.shared.next_start() {
+            self.start_server(ctx, number);
         }
     }
 
-    /// Stops all shared processes, because the server stops.
+    /// Starts a process of sessions.
+    pub(super) fn start_server(&mut self, ctx: &mut Context, number: u64) {
+        let path = self.config.endpoint.path();
+        let out = self.shared.start(ctx, &mut self.hub, path, number);
+        self.note_start(Owner::Shared(number));
+        self.act(ctx, number, out);
+    }
+
+    /// Stops all processes of sessions, because the server stops.
     pub(super) fn stop_servers(&mut self, ctx: &mut Context) {
         let numbers: Vec<u64> = self.shared.iter().map(|(number, _)| number).collect();
         for number in numbers {
@@ -359,7 +378,6 @@ impl Mcp {
     fn process(&self, owner: Owner) -> Option<&Process> {
         match owner {
             Owner::Pool(slot) => self.pool.process(slot),
-            Owner::Session(id) => self.sessions.get(&id)?.process(),
             Owner::Shared(number) => self.shared.get(number)?.process(),
             Owner::Stopping(number) => Some(&self.stopping.get(&number)?.process),
         }
@@ -407,40 +425,7 @@ impl Mcp {
                 }
                 self.serve_unserved(ctx);
             }
-            Owner::Session(id) => {
-                let Some(session) = self.sessions.get_mut(&id) else {
-                    return;
-                };
-                match session.handle(ctx, &mut self.hub, input) {
-                    Fate::Lives => {}
-                    Fate::NotStarted => self.end_session(ctx, id, "its process cannot be started"),
-                    Fate::Exited => self.end_session(ctx, id, "its process has exited"),
-                    Fate::Refused => {
-                        self.end_session(ctx, id, "its process has refused to initialize");
-                    }
-                }
-            }
-            Owner::Shared(number) => {
-                let Self {
-                    hub,
-                    sessions,
-                    translated,
-                    shared,
-                    config,
-                    ..
-                } = self;
-                let Some(server) = shared.get_mut(number) else {
-                    return;
-                };
-                let path = config.endpoint.path();
-                let reach = |id| match sessions.get(&id) {
-                    Some(session) if session.is_reading() => Reach::Now,
-                    Some(_) => Reach::Later,
-                    None => translated.reach(id),
-                };
-                let out = server.handle(ctx, hub, path, input, &reach);
-                self.act(ctx, number, out);
-            }
+            Owner::Shared(number) => self.handle_server(ctx, number, input),
             Owner::Stopping(number) => {
                 let Some(stopping) = self.stopping.get_mut(&number) else {
                     return;
@@ -464,6 +449,38 @@ impl Mcp {
             }
         }
         self.note_change(owner);
+    }
+
+    /// Lets a process of sessions handle an event.
+    fn handle_server(&mut self, ctx: &mut Context, number: u64, input: ChildInput) {
+        let Self {
+            hub,
+            sessions,
+            translated,
+            shared,
+            config,
+            ..
+        } = self;
+        let Some(server) = shared.get_mut(number) else {
+            return;
+        };
+        let path = config.endpoint.path();
+        let reach = |id| match sessions.get(&id) {
+            Some(session) if session.is_reading() => Reach::Now,
+            Some(_) => Reach::Later,
+            None => translated.reach(id),
+        };
+        let (out, ended) = server.handle(ctx, hub, path, input, &reach);
+        let owner = server.sessions.owner();
+        self.act(ctx, number, out);
+        if let Some((owner, why)) = owner.zip(ended) {
+            return self.end_session(ctx, owner, why);
+        }
+        let session = owner.and_then(|owner| self.sessions.get(&owner));
+        let is_behind = session.is_some_and(|session| session.is_behind(ctx));
+        if let Some(server) = self.shared.get_mut(number) {
+            server.read_on(ctx, is_behind);
+        }
     }
 
     /// Sets the timer that looks for sessions to end.
@@ -516,10 +533,7 @@ impl Mcp {
 
     /// The number of processes, including those that are being stopped.
     pub(super) fn process_count(&self) -> usize {
-        let own = self.sessions.values();
-        let own = own.filter(|session| session.process().is_some()).count();
-        let shared = self.shared.process_count();
-        self.pool.process_count() + own + shared + self.stopping.len()
+        self.pool.process_count() + self.shared.process_count() + self.stopping.len()
     }
 
     pub(super) fn pending(&self) -> usize {

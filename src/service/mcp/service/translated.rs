@@ -118,7 +118,7 @@ impl Mcp {
         &mut self,
         ctx: &mut Context,
         id: Uuid,
-        incoming: &Incoming<'_>,
+        incoming: &Incoming,
         text: &str,
     ) {
         let mut handled = Handled::Passed;
@@ -135,7 +135,7 @@ impl Mcp {
             match output {
                 Output::Process(seat, text) => {
                     if let Ok(envelope) = Envelope::parse(&text) {
-                        self.send_from_seat(ctx, seat, &envelope);
+                        self.send_from_seat(ctx, seat, 0, &envelope);
                     }
                 }
                 Output::Event(id, text) => {

@@ -1,18 +1,18 @@
-//! Many sessions on one process, without I/O: what the process sends.
+//! The sessions of a process, without I/O: what the process sends.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::member::Level;
 use super::multiplexer::{
-    Incoming, Multiplexer, Output, PROCESS, Phase, Purpose, Question, Reach, answered, is_change,
-    uri_of,
+    Ended, Failure, Incoming, Multiplexer, Output, PROCESS, Phase, Purpose, Question, Reach,
+    answered, is_change, uri_of,
 };
 use uuid::Uuid;
 
 use crate::service::jsonrpc::{
-    Envelope, Forwarded, IdRanges, MessageKind, PROGRESS, RecoveredId, Reference, code, error,
-    is_same, member, splice,
+    Envelope, Forwarded, IdKey, IdRanges, MessageKind, PROGRESS, RecoveredId, Reference, SenderIds,
+    code, error, is_same, member, splice, with_id,
 };
 use crate::service::mcp::hub::Handled;
 use crate::service::mcp::subscription::with_parents;
@@ -36,24 +36,65 @@ impl Multiplexer {
     ) -> Handled {
         match &envelope.kind {
             MessageKind::Response { id, result } => {
-                let raw = &envelope.text[id.clone()];
-                let call = self.calls.of_process(PROCESS, raw);
-                // A request that waits has not been sent.
-                let known = call.map(|call| call.upstream_id);
-                let known = known.filter(|id| !self.held.contains(*id));
-                match known.and_then(|id| self.take(id)) {
+                match self.take_answered(&envelope.text[id.clone()]) {
                     Some(call) => {
                         self.handle_response(call, envelope, id, result.as_ref(), out);
                         Handled::Passed
                     }
-                    None => Handled::Dropped,
+                    None => {
+                        log::debug!("the MCP server has answered a request that does not wait");
+                        Handled::Dropped
+                    }
                 }
             }
+            _ if self.is_own() => self.pass_to_owner(envelope, out),
             MessageKind::Request { method, id } => {
                 self.handle_request(method, id, envelope, reach, out)
             }
             MessageKind::Notification { method } => self.handle_notification(method, envelope, out),
         }
+    }
+
+    /// Takes the request that the process answers under this id. A request that is held has not been sent.
+    fn take_answered(&mut self, raw: &str) -> Option<Forwarded<Purpose>> {
+        let known = if self.is_own() {
+            let (number, _) = self.members.first_key_value()?;
+            self.own_ids.get(&(*number, IdKey::of(raw))).copied()
+        } else {
+            let call = self.calls.of_process(PROCESS, raw);
+            call.map(|call| call.upstream_id)
+        };
+        let known = known.filter(|id| !self.held.contains(*id))?;
+        self.take(known)
+    }
+
+    /// Passes a request or a notification on to the only session, as it is.
+    fn pass_to_owner(&self, envelope: &Envelope<'_>, out: &mut Vec<Output>) -> Handled {
+        let Some(session) = self.owner() else {
+            return Handled::Dropped;
+        };
+        let text = envelope.text;
+        let incoming = match &envelope.kind {
+            MessageKind::Request { .. } => Incoming::Request,
+            MessageKind::Notification { method } if method == PROGRESS => {
+                let token = envelope.of_body("progressToken").map(|at| &text[at]);
+                let has_token = |call: &&Forwarded<Purpose>| {
+                    let ids = call.sender_ids.as_ref();
+                    let own = ids.and_then(|ids| ids.progress_token.as_deref());
+                    own.zip(token)
+                        .is_some_and(|(own, token)| is_same(own, token))
+                };
+                let call = self.calls.values().find(has_token);
+                Incoming::Progress(call.and_then(|call| match call.call {
+                    Purpose::Call(_, stream, _) => Some(stream),
+                    _ => None,
+                }))
+            }
+            MessageKind::Notification { method } if is_change(method) => Incoming::Change,
+            _ => Incoming::Other,
+        };
+        out.push(Output::Session(session, incoming, text.to_owned()));
+        Handled::Passed
     }
 
     /// Handles a line from the process that is not a message.
@@ -70,19 +111,17 @@ impl Multiplexer {
                 out.push(Output::AnswerToProcess(failed));
             }
             RecoveredId::Response(id) => {
-                let call = self.calls.of_process(PROCESS, id);
-                let known = call.map(|call| call.upstream_id);
-                let known = known.filter(|id| !self.held.contains(*id));
-                let Some(call) = known.and_then(|id| self.take(id)) else {
+                let Some(call) = self.take_answered(id) else {
                     return;
                 };
                 let why = format!("the MCP server's answer {why}");
-                let fails = |id: &str| error(id, code::INTERNAL, "Internal error", Some(&why));
+                let failed = error("null", code::INTERNAL, "Internal error", Some(&why));
                 match (call.call, call.sender_ids) {
-                    (Purpose::Begin, _) => self.refuse(fails, out),
-                    (Purpose::Call(number, effect), Some(ids)) => {
+                    (Purpose::Begin, _) => self.refuse(failed, out),
+                    (Purpose::Call(number, stream, effect), Some(SenderIds { id, .. })) => {
                         self.settle(number, effect, false, out);
-                        self.answer(number, &ids.id, fails(&ids.id), out);
+                        let failed = with_id(&failed, &id);
+                        self.answer(number, Ended { id, stream }, failed, out);
                     }
                     _ => {}
                 }
@@ -107,19 +146,20 @@ impl Multiplexer {
                     (Some(kept), _) => self.handle_initialized(kept, out),
                     (None, Some(_)) => {
                         let why = "the MCP server's answer is too long or has no capabilities";
-                        let fails =
-                            |id: &str| error(id, code::INTERNAL, "Internal error", Some(why));
-                        self.refuse(fails, out);
+                        let failed = error("null", code::INTERNAL, "Internal error", Some(why));
+                        self.refuse(failed, out);
                     }
-                    (None, None) => {
-                        let fails = |own: &str| splice(text, &mut [(id.clone(), own)]).concat();
-                        self.refuse(fails, out);
-                    }
+                    (None, None) => self.refuse(text.to_owned(), out),
                 }
             }
-            (Purpose::Call(number, effect), Some(ids)) => {
+            (Purpose::Call(number, stream, effect), Some(SenderIds { id, .. })) => {
                 self.settle(number, effect, result.is_some(), out);
-                self.answer(number, &ids.id, restored.unwrap_or_default(), out);
+                self.answer(
+                    number,
+                    Ended { id, stream },
+                    restored.unwrap_or_default(),
+                    out,
+                );
             }
             _ => {}
         }
@@ -127,16 +167,13 @@ impl Multiplexer {
 
     /// Handles the result of `initialize`: the process is initialized.
     fn handle_initialized(&mut self, result: Box<str>, out: &mut Vec<Output>) {
-        for (number, id) in std::mem::take(&mut self.arrivals) {
-            self.answer(number, &id, answered(&id, &result), out);
-        }
         self.result = Some(result);
         self.complete(out);
     }
 
-    /// Gives up a process that cannot be initialized.
-    fn refuse(&mut self, fails: impl Fn(&str) -> String, out: &mut Vec<Output>) {
-        self.end(fails, out);
+    /// Gives up a process that cannot be initialized. All requests get the error.
+    fn refuse(&mut self, error: String, out: &mut Vec<Output>) {
+        self.end(&Failure::Error(error), out);
         out.push(Output::Refused);
     }
 
@@ -216,10 +253,10 @@ impl Multiplexer {
             PROGRESS => {
                 if let Reference::Progress(to) = self.calls.reference(PROCESS, method, envelope)
                     && let Some(call) = self.calls.get(to.upstream_id)
-                    && let Purpose::Call(number, _) = call.call
+                    && let Purpose::Call(number, stream, _) = call.call
                     && let Some(member) = self.members.get(&number)
                 {
-                    let incoming = Incoming::Progress(Some(to.own.to_string().into()));
+                    let incoming = Incoming::Progress(Some(stream));
                     let restored = to.parts(text).concat();
                     out.push(Output::Session(member.session, incoming, restored));
                 }

@@ -1,37 +1,52 @@
-//! Many sessions on one process, without I/O: what the sessions send.
+//! The sessions of a process, without I/O: what the sessions send.
+
+use std::ops::Range;
 
 use super::member::Level;
 use super::multiplexer::{
-    Effect, Incoming, Multiplexer, Output, PROCESS, Phase, Purpose, answered, uri_of,
+    Effect, Ended, Incoming, Multiplexer, Output, PROCESS, Purpose, answered, uri_of,
 };
 use crate::service::jsonrpc::{
-    Envelope, Forwarded, IdKey, IdRanges, MessageKind, PROGRESS, Reference, code, error, is_same,
+    Envelope, Forwarded, IdKey, IdRanges, MessageKind, PROGRESS, Reference, code, error,
     sole_member, splice,
 };
 use crate::service::mcp::hub::Handled;
 
+/// What the answer to a request decides, and an edit of its text.
+type Prepared = (Effect, Option<(Range<usize>, &'static str)>);
+
 impl Multiplexer {
-    /// Handles a message from a session.
+    /// Handles a message from a session. The answer to a request has the number `stream`.
     pub(crate) fn handle_session(
         &mut self,
         number: usize,
+        stream: u32,
         envelope: &Envelope<'_>,
         out: &mut Vec<Output>,
     ) -> Handled {
         match &envelope.kind {
             MessageKind::Request { method, id } => {
-                let ids = IdRanges::find(envelope, id.clone());
-                match ids.and_then(|ids| self.request(number, method, &ids, envelope, out)) {
-                    Ok(()) => {}
-                    Err(why) => {
-                        let own = &envelope.text[id.clone()];
-                        let failed = error(own, code::PARAMS, "Invalid params", Some(why));
-                        self.answer(number, own, failed, out);
-                    }
+                let ended = Ended {
+                    id: envelope.text[id.clone()].into(),
+                    stream,
+                };
+                let ids = match self.is_own() {
+                    true => Ok(IdRanges {
+                        id: id.clone(),
+                        progress_token: envelope.of_meta("progressToken"),
+                    }),
+                    false => IdRanges::find(envelope, id.clone()),
+                };
+                let sent =
+                    ids.and_then(|ids| self.request(number, (method, &ended), &ids, envelope, out));
+                if let Err(why) = sent {
+                    let failed = error(&ended.id, code::PARAMS, "Invalid params", Some(why));
+                    self.answer(number, ended, failed, out);
                 }
                 Handled::Passed
             }
             MessageKind::Notification { method } => self.notify(number, method, envelope, out),
+            MessageKind::Response { .. } if self.is_own() => self.pass(envelope, out),
             MessageKind::Response { id, .. } => {
                 let raw = &envelope.text[id.clone()];
                 let question = self.questions.of_process(number, raw);
@@ -48,87 +63,118 @@ impl Multiplexer {
         }
     }
 
-    /// Answers a request of a session.
-    pub(super) fn answer(&self, number: usize, id: &str, text: String, out: &mut Vec<Output>) {
-        if let Some(member) = self.members.get(&number) {
-            let answer = Incoming::Answer(id.to_owned().into());
-            out.push(Output::Session(member.session, answer, text));
+    /// Passes a message on to the process as it is.
+    fn pass(&self, envelope: &Envelope<'_>, out: &mut Vec<Output>) -> Handled {
+        if !self.is_open() {
+            return Handled::Dropped;
         }
+        out.push(Output::Process(envelope.text.to_owned()));
+        Handled::Passed
     }
 
-    fn request(
+    /// Notes what a request to a shared process changes for its session. Returns `None` if the request is answered here.
+    fn prepare(
         &mut self,
         number: usize,
         method: &str,
-        ids: &IdRanges,
+        ended: &Ended,
         envelope: &Envelope<'_>,
         out: &mut Vec<Output>,
-    ) -> Result<(), &'static str> {
-        let text = envelope.text;
-        let own = &text[ids.id.clone()];
-        let mut effect = Effect::Nothing;
-        let mut edit = None;
+    ) -> Result<Option<Prepared>, &'static str> {
+        let own = &*ended.id;
         if !self.members.contains_key(&number) {
             return Err("the session has ended");
         }
-        match method {
-            "initialize" => {
-                match &self.result {
-                    Some(result) => self.answer(number, own, answered(own, result), out),
-                    None => self.arrivals.push((number, own.into())),
-                }
-                return Ok(());
-            }
+        let answer = match method {
+            "initialize" => match &self.result {
+                Some(result) => answered(own, result),
+                None => return Ok(Some((Effect::Initialize, None))),
+            },
             // A process could take the second for a notification about a request of another session.
             _ if method.starts_with("tasks/")
                 || method.starts_with("notifications/")
                 || envelope.of_body("task").is_some() =>
             {
                 let why = "a shared MCP server has no such requests, and no tasks";
-                let failed = error(own, code::NO_METHOD, "Method not found", Some(why));
-                self.answer(number, own, failed, out);
-                return Ok(());
+                error(own, code::NO_METHOD, "Method not found", Some(why))
             }
             "logging/setLevel" => {
                 let range = sole_member(envelope, "level").ok_or("\"level\" is missing")?;
                 // The process rejects a level that it does not know.
-                if let Some(own) = Level::parse(&text[range.clone()]) {
-                    let others = self.members.iter().filter(|(of, _)| **of != number);
-                    let others = others.filter_map(|(_, other)| other.level);
-                    let sent = others.fold(own, Level::min);
-                    self.level = Some(sent);
-                    effect = Effect::Level(own);
-                    edit = Some((range, sent.as_json()));
-                }
+                let Some(own) = Level::parse(&envelope.text[range.clone()]) else {
+                    return Ok(Some((Effect::Nothing, None)));
+                };
+                let others = self.members.iter().filter(|(of, _)| **of != number);
+                let others = others.filter_map(|(_, other)| other.level);
+                let sent = others.fold(own, Level::min);
+                self.level = Some(sent);
+                return Ok(Some((Effect::Level(own), Some((range, sent.as_json())))));
             }
             "resources/subscribe" => {
                 let uri = uri_of(envelope)?;
-                if self.subscribe(number, &uri)? {
-                    effect = Effect::Subscribes(uri);
-                }
+                let effect = match self.subscribe(number, &uri)? {
+                    true => Effect::Subscribes(uri),
+                    false => Effect::Nothing,
+                };
+                return Ok(Some((effect, None)));
             }
             "resources/unsubscribe" => {
                 let uri = uri_of(envelope)?;
                 self.unsubscribe(number, &uri);
-                if self.subscribers.contains_key(&uri) {
-                    self.answer(number, own, answered(own, "{}"), out);
-                    return Ok(());
+                if !self.subscribers.contains_key(&uri) {
+                    return Ok(Some((Effect::Nothing, None)));
                 }
+                answered(own, "{}")
             }
-            _ => {}
-        }
+            _ => return Ok(Some((Effect::Nothing, None))),
+        };
+        let ended = Ended {
+            id: own.into(),
+            stream: ended.stream,
+        };
+        self.answer(number, ended, answer, out);
+        Ok(None)
+    }
+
+    /// Sends a request, or holds it until the process is ready.
+    fn request(
+        &mut self,
+        number: usize,
+        (method, ended): (&str, &Ended),
+        ids: &IdRanges,
+        envelope: &Envelope<'_>,
+        out: &mut Vec<Output>,
+    ) -> Result<(), &'static str> {
+        let prepared = match method {
+            "initialize" if self.is_own() => Some((Effect::Initialize, None)),
+            _ if self.is_own() => Some((Effect::Nothing, None)),
+            _ => self.prepare(number, method, ended, envelope, out)?,
+        };
+        let Some((effect, edit)) = prepared else {
+            return Ok(());
+        };
+        let text = envelope.text;
         let upstream_id = self.ids.next();
-        let sent = ids.with_upstream_id(text, upstream_id, edit, |parts| parts.concat());
-        self.own_ids.insert((number, IdKey::of(own)), upstream_id);
+        // A shared process is initialized by Outrigger, so this request only waits for that.
+        let waits = !self.is_own() && matches!(effect, Effect::Initialize);
+        let sent = match self.is_own() {
+            _ if waits => String::new(),
+            true => text.to_owned(),
+            false => ids.with_upstream_id(text, upstream_id, edit, |parts| parts.concat()),
+        };
+        let key = (number, IdKey::of(&ended.id));
+        self.own_ids.insert(key, upstream_id);
         let call = Forwarded {
             process: PROCESS,
             upstream_id,
             sender_ids: Some(ids.read(text)),
-            call: Purpose::Call(number, effect),
+            call: Purpose::Call(number, ended.stream, effect),
         };
         self.calls.insert(upstream_id, call);
-        if self.phase == Phase::Ready {
-            self.initialized(out);
+        if self.is_open() && !waits {
+            if !self.is_own() {
+                self.initialized(out);
+            }
             out.push(Output::Process(sent));
         } else if let Some(member) = self.members.get(&number) {
             self.held.insert(upstream_id, &member.principal, sent);
@@ -145,38 +191,57 @@ impl Multiplexer {
     ) -> Handled {
         let text = envelope.text;
         match method {
+            "notifications/cancelled" => return self.cancel_call(number, envelope, out),
+            _ if self.is_own() => return self.pass(envelope, out),
             "notifications/initialized" => self.initialized(out),
-            "notifications/cancelled" => {
-                let Some(range) = envelope.request_id.clone() else {
-                    return Handled::Dropped;
-                };
-                let raw = &text[range.clone()];
-                let is_it =
-                    |(arrival, id): &(usize, Box<str>)| *arrival == number && is_same(id, raw);
-                self.arrivals.retain(|arrival| !is_it(arrival));
-                let key = (number, IdKey::of(raw));
-                let Some(&upstream_id) = self.own_ids.get(&key) else {
-                    return Handled::Dropped;
-                };
-                if self.drop_call(upstream_id) {
-                    let id = upstream_id.to_string();
-                    let cancelled = splice(text, &mut [(range, &id)]).concat();
-                    out.push(Output::Process(cancelled));
-                }
-            }
             PROGRESS => match self.questions.reference(number, method, envelope) {
                 Reference::Progress(to) => out.push(Output::Process(to.parts(text).concat())),
                 _ => return Handled::Dropped,
             },
             // Those about tasks name tasks that this process does not have. One person's sessions may say anything else.
             _ if self.is_one_person()
-                && self.phase == Phase::Ready
                 && method.starts_with("notifications/")
                 && !method.starts_with("notifications/tasks/") =>
             {
-                out.push(Output::Process(text.to_owned()));
+                return self.pass(envelope, out);
             }
             _ => return Handled::Dropped,
+        }
+        Handled::Passed
+    }
+
+    /// Handles the cancellation of a request by its session.
+    fn cancel_call(
+        &mut self,
+        number: usize,
+        envelope: &Envelope<'_>,
+        out: &mut Vec<Output>,
+    ) -> Handled {
+        let text = envelope.text;
+        let range = envelope.request_id.clone();
+        let key = range.as_ref().map(|at| IdKey::of(&text[at.clone()]));
+        let pending = key.and_then(|key| self.own_ids.get(&(number, key)).copied());
+        let (Some(upstream_id), Some(range)) = (pending, range) else {
+            // It may name something that only the process and its session know.
+            return match self.is_own() {
+                true => self.pass(envelope, out),
+                false => Handled::Dropped,
+            };
+        };
+        let call = self.take_call(upstream_id);
+        if self.was_sent(upstream_id) {
+            let id = upstream_id.to_string();
+            out.push(Output::Process(match self.is_own() {
+                true => text.to_owned(),
+                false => splice(text, &mut [(range, &id)]).concat(),
+            }));
+        }
+        if let Some((_, ended, _)) = call
+            && let Some(member) = self.members.get(&number)
+        {
+            let text = error(&ended.id, code::CANCELLED, "Request cancelled", None);
+            let cancelled = Incoming::Cancelled(ended);
+            out.push(Output::Session(member.session, cancelled, text));
         }
         Handled::Passed
     }

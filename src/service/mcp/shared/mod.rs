@@ -1,4 +1,5 @@
-//! Shared processes: one process of an older revision for many sessions, started when a session needs it.
+//! The processes of sessions. A process belongs to one session, or many sessions share it. A shared process is started when a session
+//! needs it.
 
 mod from_process;
 mod from_session;
@@ -13,8 +14,11 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 pub(crate) use self::member::Level;
-pub(crate) use self::multiplexer::{ENDED, Incoming, Multiplexer, Output, Reach, Who, is_change};
-use super::http_error::{HttpError, cannot_start, server_exited};
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::multiplexer::Ended;
+use self::multiplexer::is_change;
+pub(crate) use self::multiplexer::{ENDED, Failure, Incoming, Multiplexer, Output, Reach, Who};
+use super::http_error::{HttpError, server_exited};
 use super::hub::{Handled, Hub};
 use super::process::{Process, ProgramPlace, Received};
 use super::{McpConfig, McpShare};
@@ -25,7 +29,7 @@ use crate::service::child::{
 use crate::service::deadlines::Alarm;
 use crate::service::id_map::IdMap;
 use crate::service::json::{quote, unescape};
-use crate::service::jsonrpc::{Envelope, code, error as jsonrpc_error};
+use crate::service::jsonrpc::{Envelope, code};
 use crate::{Context, Principal, StatusCode, Time, TimerId};
 
 /// The maximum lengths of a client's protocol version and capabilities, which decide which process it shares.
@@ -34,6 +38,9 @@ const MAX_CAPABILITIES: usize = 16 << 10;
 
 /// After this many messages for sessions, the rest of the output of a process waits for another turn.
 const MAX_DELIVERIES: usize = 1000;
+
+/// After this many bytes, the process of one session is read on only if its client keeps up.
+const MAX_AHEAD: usize = 64 << 10;
 
 /// What the sessions of a process have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -95,11 +102,13 @@ pub(crate) struct Seat {
 
 record!(Seat { server, member });
 
-/// A process that sessions share. It may not run, because it was idle or has failed.
+/// The process of a session, or of several that share it. It may not run, because it was idle or has failed.
 #[derive(Debug)]
 pub(super) struct SharedServer {
-    key: Key,
-    /// The principal for whose session it was started first. It counts as a session of this principal.
+    /// `None` if the process belongs to one session.
+    key: Option<Key>,
+    /// The principal for whose session it was started first. It counts as a session of this principal. If it belongs to one session,
+    /// both count as one.
     pub(super) founder: Principal,
     program: Keeper<Process>,
     pub(super) sessions: Multiplexer,
@@ -109,6 +118,8 @@ pub(super) struct SharedServer {
     timer: Alarm,
     /// Whether the former process has been told to stop and has not exited. Until then, no other one starts.
     is_stopping: bool,
+    /// Whether the process of one session is not read on, because its client is behind.
+    is_paused: bool,
 }
 
 impl SharedServer {
@@ -122,6 +133,7 @@ impl SharedServer {
             last_used,
             timer,
             is_stopping,
+            is_paused,
         } = self;
         object!({
             "key": key.save(to),
@@ -131,6 +143,7 @@ impl SharedServer {
             "last_used": last_used.save(to),
             "timer": timer.save(to),
             "is_stopping": is_stopping,
+            "is_paused": is_paused,
         })
     }
 
@@ -149,6 +162,7 @@ impl SharedServer {
             last_used: fields.take("last_used", from)?,
             timer: fields.take("timer", from)?,
             is_stopping: fields.take("is_stopping", from)?,
+            is_paused: fields.take("is_paused", from)?,
         };
         fields.load("program", &mut server.program, from)?;
         Ok(server)
@@ -180,22 +194,24 @@ impl SharedServer {
                 .is_some_and(|process| process.is_behind())
     }
 
-    /// Handles a message from a session. Starts the process if it is needed.
+    /// Handles a message from a session, to which a request has given the number `stream`. Starts the process if it is needed.
     pub(super) fn handle_session(
         &mut self,
         ctx: &mut Context,
         member: usize,
+        stream: u32,
         envelope: &Envelope<'_>,
         out: &mut Vec<Output>,
     ) -> Handled {
         self.last_used = ctx.now();
-        let handled = self.sessions.handle_session(member, envelope, out);
+        let handled = self.sessions.handle_session(member, stream, envelope, out);
         self.start_if_needed(ctx);
         handled
     }
 
+    /// Queues the start of a shared process that a session needs. The client of a session queues the start of its own process.
     pub(super) fn start_if_needed(&mut self, ctx: &mut Context) {
-        if self.sessions.needs_process() && !self.is_stopping {
+        if self.key.is_some() && self.sessions.needs_process() && !self.is_stopping {
             self.program.queue(ctx);
         }
     }
@@ -229,7 +245,8 @@ impl SharedServer {
         out
     }
 
-    /// Handles an event of the process. `reach` returns whether a request from the process can reach a session's client.
+    /// Handles an event of the process. `reach` returns whether a request from the process can reach a session's client. Returns what
+    /// follows, and why the session of the process must end. Afterwards, the caller calls [`Self::read_on`].
     pub(super) fn handle(
         &mut self,
         ctx: &mut Context,
@@ -237,20 +254,23 @@ impl SharedServer {
         path: &str,
         input: ChildInput,
         reach: &dyn Fn(Uuid) -> Reach,
-    ) -> Vec<Output> {
+    ) -> (Vec<Output>, Option<&'static str>) {
         let mut out = Vec::new();
         let Some(mut process) = self.program.take_child() else {
-            return out;
+            return (out, None);
         };
         let sessions = &mut self.sessions;
         if !sessions.is_idle() {
             self.last_used = ctx.now();
         }
-        let mut deliveries = 0;
+        let is_shared = self.key.is_some();
+        let is_paused = self.is_paused;
+        let (mut deliveries, mut bytes) = (0, 0);
         let event = process.handle(ctx, input, |ctx, received| {
             match received {
                 Received::Message(envelope) => {
                     ctx.spend(2 + envelope.text.len() / 512);
+                    bytes += envelope.text.len();
                     let before = out.len();
                     let handled = sessions.handle_process(&envelope, reach, &mut out);
                     if deliveries >= MAX_DELIVERIES && is_change(envelope.method()) {
@@ -266,26 +286,49 @@ impl SharedServer {
                 }
                 Received::Nothing => {}
             }
-            match deliveries >= MAX_DELIVERIES {
+            let is_ahead = !is_shared && (is_paused || bytes >= MAX_AHEAD);
+            match is_ahead || deliveries >= MAX_DELIVERIES {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             }
         });
         let ChildEvent::Exited(exit) = event else {
-            // It is read on in another turn.
-            process.resume(ctx);
             self.program.put_back(process);
-            return out;
+            return (out, None);
         };
-        // Before it is initialized, it has served nobody.
-        let data = exit.data(!self.sessions.is_ready());
-        match exit.start_error() {
-            Some(_) => self.sessions.end(cannot_start, &mut out),
-            None => self.sessions.end(|id| server_exited(id, &data), &mut out),
-        }
+        // Before a shared process is initialized, it has served nobody.
+        let data = exit.data(!is_shared || !self.sessions.is_ready());
+        let failure = match exit.start_error() {
+            Some(_) => Failure::NotStarted,
+            None => Failure::Error(server_exited("null", &data)),
+        };
+        self.sessions.end(&failure, &mut out);
         self.cancel_timer(ctx);
-        self.fail(ctx, hub, path, &exit.failure("the MCP server"));
-        out
+        match exit.start_error() {
+            _ if is_shared => {
+                self.fail(ctx, hub, path, &exit.failure("the MCP server"));
+                (out, None)
+            }
+            None => (out, Some("its process has exited")),
+            Some(error) => {
+                log::error!("{error}");
+                (out, Some("its process cannot be started"))
+            }
+        }
+    }
+
+    /// Reads the process on in another turn, if it was paused. That of one session waits while its client is behind.
+    pub(super) fn read_on(&mut self, ctx: &mut Context, is_behind: bool) {
+        self.is_paused = is_behind && self.key.is_none();
+        if !self.is_paused
+            && let Some(process) = self.program.child_mut()
+        {
+            process.resume(ctx);
+        }
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.is_paused
     }
 
     /// The process has failed. Another one is started after a delay, if a session needs it.
@@ -321,9 +364,10 @@ impl SharedServer {
         Some(process)
     }
 
-    /// Since when nobody has needed the process; `None` if somebody does.
+    /// Since when nobody has needed a shared process; `None` if somebody does.
     pub(super) fn idle_since(&self) -> Option<Time> {
-        self.sessions.is_idle().then_some(self.last_used)
+        let is_idle = self.key.is_some() && self.sessions.is_idle();
+        is_idle.then_some(self.last_used)
     }
 
     pub(super) fn last_used(&self) -> Time {
@@ -332,11 +376,16 @@ impl SharedServer {
 
     /// The principal that alone shares the process.
     pub(super) fn principal(&self) -> Option<&Principal> {
-        self.key.principal.as_ref()
+        self.key.as_ref()?.principal.as_ref()
+    }
+
+    /// Whether sessions share the process.
+    pub(super) fn is_shared(&self) -> bool {
+        self.key.is_some()
     }
 }
 
-/// The processes that sessions share.
+/// The processes of sessions.
 #[derive(Debug)]
 pub(super) struct SharedServers {
     share: McpShare,
@@ -374,7 +423,9 @@ impl State for SharedServers {
         let servers: Vec<(u64, Value)> = fields.take("servers", from)?;
         for (number, server) in servers {
             let server = SharedServer::restore(server, Keeper::new(self.limit), from)?;
-            self.numbers.insert(server.key.clone(), number);
+            if let Some(key) = server.key.clone() {
+                self.numbers.insert(key, number);
+            }
             self.servers.insert(number, server);
         }
         Ok(())
@@ -425,14 +476,16 @@ impl SharedServers {
         self.servers.is_empty()
     }
 
+    /// The number of processes that run.
     pub(super) fn process_count(&self) -> usize {
         let servers = self.servers.values();
         servers.filter(|server| server.process().is_some()).count()
     }
 
-    /// The processes that run.
-    pub(super) fn running(&self) -> impl Iterator<Item = &Process> {
-        self.servers.values().filter_map(SharedServer::process)
+    /// The processes that run and that sessions share.
+    pub(super) fn shared(&self) -> impl Iterator<Item = &Process> {
+        let shared = self.servers.values().filter(|server| server.is_shared());
+        shared.filter_map(SharedServer::process)
     }
 
     /// Gives a session a seat at the process for this revision and these capabilities, which are JSON. `may_add` is asked whether there
@@ -450,26 +503,52 @@ impl SharedServers {
             Some(number) => *number,
             None => {
                 may_add()?;
-                self.last_number += 1;
                 let sessions = Multiplexer::new(key.who(), &key.version, &key.capabilities);
-                let server = SharedServer {
-                    founder: principal.clone(),
-                    program: Keeper::new(self.limit),
-                    sessions,
-                    last_used: now,
-                    timer: Alarm::default(),
-                    is_stopping: false,
-                    key: key.clone(),
-                };
-                self.servers.insert(self.last_number, server);
-                self.numbers.insert(key, self.last_number);
-                self.last_number
+                let number = self.add(Some(key.clone()), principal, sessions);
+                self.numbers.insert(key, number);
+                number
             }
         };
-        let server = self
-            .servers
-            .get_mut(&number)
-            .ok_or_else(HttpError::no_session)?;
+        self.seat(number, session, principal, now)
+    }
+
+    /// Gives a session a process of its own.
+    pub(super) fn join_alone(
+        &mut self,
+        session: Uuid,
+        principal: &Principal,
+        now: Time,
+    ) -> Result<Seat, HttpError> {
+        let sessions = Multiplexer::new(Who::Client, "null", "null");
+        let number = self.add(None, principal, sessions);
+        self.seat(number, session, principal, now)
+    }
+
+    fn add(&mut self, key: Option<Key>, principal: &Principal, sessions: Multiplexer) -> u64 {
+        self.last_number += 1;
+        let server = SharedServer {
+            founder: principal.clone(),
+            program: Keeper::new(self.limit),
+            sessions,
+            last_used: Time::default(),
+            timer: Alarm::default(),
+            is_stopping: false,
+            is_paused: false,
+            key,
+        };
+        self.servers.insert(self.last_number, server);
+        self.last_number
+    }
+
+    fn seat(
+        &mut self,
+        number: u64,
+        session: Uuid,
+        principal: &Principal,
+        now: Time,
+    ) -> Result<Seat, HttpError> {
+        let server = self.servers.get_mut(&number);
+        let server = server.ok_or_else(HttpError::no_session)?;
         server.last_used = now;
         Ok(Seat {
             server: number,
@@ -480,23 +559,34 @@ impl SharedServers {
     /// Removes a process that no session uses.
     pub(super) fn remove(&mut self, number: u64) -> Option<SharedServer> {
         let server = self.servers.remove(&number)?;
-        self.numbers.remove(&server.key);
+        if let Some(key) = &server.key {
+            self.numbers.remove(key);
+        }
         Some(server)
     }
 
-    /// Starts the next of the processes whose starts are queued. Returns its number, and what follows.
-    pub(super) fn start_next(
+    /// The next of the shared processes whose starts are queued.
+    pub(super) fn next_start(&mut self) -> Option<u64> {
+        let mut servers = self.servers.iter_mut();
+        let next = servers.find_map(|(number, server)| server.program.begin().then_some(number));
+        next.copied()
+    }
+
+    /// Starts a process. Returns what follows.
+    pub(super) fn start(
         &mut self,
         ctx: &mut Context,
         hub: &mut Hub,
         path: &str,
-    ) -> Option<(u64, Vec<Output>)> {
-        let servers = self.servers.iter_mut();
-        let mut queued = servers
-            .filter_map(|(number, server)| server.program.begin().then_some((number, server)));
-        let (number, server) = queued.next()?;
+        number: u64,
+    ) -> Vec<Output> {
         let mut out = Vec::new();
-        ctx.work_for_service();
+        let Some(server) = self.servers.get_mut(&number) else {
+            return out;
+        };
+        if server.is_shared() {
+            ctx.work_for_service();
+        }
         match Process::start_for_sessions(ctx, &self.command, &self.place) {
             Ok(process) => {
                 hub.counts.processes += 1;
@@ -507,24 +597,20 @@ impl SharedServers {
                 server.sessions.begin(&mut out);
             }
             Err(error) => {
-                server.sessions.end(cannot_start, &mut out);
-                server.fail(ctx, hub, path, &error.to_string().into());
+                server.sessions.end(&Failure::NotStarted, &mut out);
+                match server.is_shared() {
+                    true => server.fail(ctx, hub, path, &error.to_string().into()),
+                    false => log::error!("{error}"),
+                }
             }
         }
-        Some((*number, out))
+        out
     }
 
     /// Handles a timer. Returns the number of a process that has not initialized in time.
-    pub(super) fn handle_timer(
-        &mut self,
-        ctx: &mut Context,
-        timer: TimerId,
-        out: &mut Vec<Output>,
-    ) -> Option<u64> {
+    pub(super) fn handle_timer(&mut self, ctx: &mut Context, timer: TimerId) -> Option<u64> {
         for (number, server) in &mut self.servers {
             if server.timer.expire(timer) {
-                let fails = |id: &str| jsonrpc_error(id, code::INTERNAL, "Request timed out", None);
-                server.sessions.end(fails, out);
                 return Some(*number);
             }
             if server.program.expire(timer) {

@@ -1,7 +1,11 @@
-//! Many sessions of an older revision on one process, without I/O.
+//! The sessions of a process of an older revision, without I/O.
 //!
-//! The process sees one client. It is initialized once, with the revision and the capabilities that all its sessions have in common,
-//! and again after each restart, with the log level and the subscriptions of that time. Each session sees a process of its own:
+//! If the process belongs to one session ([`Who::Client`]), messages pass unchanged in both directions. The table of requests says
+//! which stream gets an answer.
+//!
+//! Otherwise, the process sees one client. It is initialized once, with the revision and the capabilities that all its sessions have
+//! in common, and again after each restart, with the log level and the subscriptions of that time. Each session sees a process of its
+//! own:
 //!
 //! * Requests get upstream ids, which are also their progress tokens, so answers and progress reach one session.
 //! * The process has the most verbose log level of all sessions, and subscribes to a resource while any session does.
@@ -9,7 +13,6 @@
 //!
 //! The owner calls [`Multiplexer::begin`] when a process was started, and acts on each [`Output`].
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::Value;
@@ -21,9 +24,10 @@ use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record, 
 use crate::service::json::{quote, unescape};
 use crate::service::jsonrpc::{
     Envelope, Forwarded, IdKey, Pending, RequestKind, UpstreamIds, cancellation, code, error,
-    sole_member, success,
+    sole_member, success, with_id,
 };
 use crate::service::mcp::held_requests::HeldRequests;
+use crate::service::mcp::http_error::cannot_start;
 use crate::service::mcp::quota::BytesOfEach;
 
 /// The process in the tables of requests: there is one.
@@ -35,9 +39,11 @@ pub(crate) const ENDED: &str = "null";
 /// The maximum number of Outrigger's own requests that are tracked.
 const MAX_TOLD: usize = 1024;
 
-/// Whose sessions share a process.
+/// Whose sessions a process has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
+    /// One session, which the process belongs to.
+    Client,
     /// Those of one principal, so everything that the process says is for it.
     Person,
     /// Those of several principals, or of one that may be several persons.
@@ -52,7 +58,7 @@ pub(crate) enum Output {
     /// Send the process a response to its own request, unless the process does not read.
     AnswerToProcess(String),
     /// Pass a message on to a session. It has the ids of the session.
-    Session(Uuid, Incoming<'static>, String),
+    Session(Uuid, Incoming, String),
     /// Pass a change on to these sessions.
     Change(Vec<Uuid>, String),
     /// Stop the process: it has refused to initialize.
@@ -70,18 +76,40 @@ impl Output {
     }
 }
 
+/// A request of a session that ends.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// Its id, as written.
+    pub(crate) id: Box<str>,
+    /// The number that the session has given it.
+    pub(crate) stream: u32,
+}
+
 /// The kind of a message from a process, for the session that gets it.
 #[derive(Debug)]
-pub(crate) enum Incoming<'a> {
-    /// The answer to the request with this id.
-    Answer(Cow<'a, str>),
-    /// The progress of the request with this token.
-    Progress(Option<Cow<'a, str>>),
+pub(crate) enum Incoming {
+    /// The answer to a request.
+    Answer(Ended),
+    /// The error for a request whose process cannot be started.
+    NotStarted(Ended),
+    /// The error for a request that the session has cancelled.
+    Cancelled(Ended),
+    /// The progress of a request, by its stream. `None` if it is unknown of which.
+    Progress(Option<u32>),
     /// A change that belongs to no request.
     Change,
     Request,
     /// Another notification.
     Other,
+}
+
+/// Why a process answers no more requests.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It cannot be started.
+    NotStarted,
+    /// All requests get this error, with their own ids.
+    Error(String),
 }
 
 /// Whether a request of the process reaches the client of a session.
@@ -100,8 +128,8 @@ pub(super) enum Purpose {
     Begin,
     /// The process is told something for all sessions.
     Own,
-    /// The member waits for the answer.
-    Call(usize, Effect),
+    /// The member waits for the answer on this stream.
+    Call(usize, u32, Effect),
 }
 
 impl Record for Purpose {
@@ -109,7 +137,9 @@ impl Record for Purpose {
         match self {
             Self::Begin => object!({"own": "begin"}),
             Self::Own => object!({"own": "tell"}),
-            Self::Call(member, effect) => object!({"member": member, "effect": effect.save(to)}),
+            Self::Call(member, stream, effect) => {
+                object!({"member": member, "stream": stream, "effect": effect.save(to)})
+            }
         }
     }
 
@@ -120,7 +150,11 @@ impl Record for Purpose {
             Some("begin") => Self::Begin,
             Some("tell") => Self::Own,
             Some(_) => return Err(RecordError::new("an unknown purpose")),
-            None => Self::Call(fields.take("member", from)?, fields.take("effect", from)?),
+            None => Self::Call(
+                fields.take("member", from)?,
+                fields.take("stream", from)?,
+                fields.take("effect", from)?,
+            ),
         })
     }
 }
@@ -135,6 +169,8 @@ impl RequestKind for Purpose {
 #[derive(Debug)]
 pub(super) enum Effect {
     Nothing,
+    /// It is `initialize`. A shared process does not get it.
+    Initialize,
     /// A result gives the session this level.
     Level(Level),
     /// An error takes back the resource that the session has newly subscribed to.
@@ -145,6 +181,7 @@ impl Record for Effect {
     fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
         match self {
             Self::Nothing => object!({}),
+            Self::Initialize => object!({"initializes": true}),
             Self::Level(level) => object!({"level": level.save(to)}),
             Self::Subscribes(uri) => object!({"uri": uri.save(to)}),
         }
@@ -154,6 +191,9 @@ impl Record for Effect {
         let mut fields = Fields::of(value)?;
         if let Some(level) = fields.take("level", from)? {
             return Ok(Self::Level(level));
+        }
+        if fields.take("initializes", from)? {
+            return Ok(Self::Initialize);
         }
         let uri: Option<Box<str>> = fields.take("uri", from)?;
         Ok(uri.map_or(Self::Nothing, Self::Subscribes))
@@ -189,7 +229,11 @@ pub(super) enum Phase {
     Ready,
 }
 
-record_names!(Who { Person, Everybody });
+record_names!(Who {
+    Client,
+    Person,
+    Everybody
+});
 record_names!(Phase {
     Stopped,
     Initializing,
@@ -220,8 +264,6 @@ pub(crate) struct Multiplexer {
     pub(super) phase: Phase,
     /// The result of `initialize`.
     pub(super) result: Option<Box<str>>,
-    /// The members that wait for this result, with the ids of their requests.
-    pub(super) arrivals: Vec<(usize, Box<str>)>,
     /// The requests that wait until the process is ready.
     pub(super) held: HeldRequests,
     /// Whether a session has said that it is initialized, and whether the process knows.
@@ -245,7 +287,6 @@ record!(Multiplexer {
     ids,
     phase,
     result,
-    arrivals,
     held,
     is_initialized,
     is_told,
@@ -269,7 +310,6 @@ impl Multiplexer {
             ids: UpstreamIds::default(),
             phase: Phase::Stopped,
             result: None,
-            arrivals: Vec::new(),
             held: HeldRequests::default(),
             is_initialized: false,
             is_told: false,
@@ -300,8 +340,7 @@ impl Multiplexer {
 
     /// Whether a process has to run now, although none does.
     pub(crate) fn needs_process(&self) -> bool {
-        self.phase == Phase::Stopped
-            && (!self.held.is_empty() || !self.arrivals.is_empty() || self.is_heard())
+        self.phase == Phase::Stopped && (!self.held.is_empty() || self.is_heard())
     }
 
     pub(crate) fn is_ready(&self) -> bool {
@@ -310,10 +349,7 @@ impl Multiplexer {
 
     /// Whether the process may be stopped without a loss.
     pub(crate) fn is_idle(&self) -> bool {
-        self.own_ids.is_empty()
-            && self.arrivals.is_empty()
-            && self.questions.len() == 0
-            && !self.is_heard()
+        self.own_ids.is_empty() && self.questions.len() == 0 && !self.is_heard()
     }
 
     fn subscriptions(&self) -> impl Iterator<Item = &str> {
@@ -325,7 +361,7 @@ impl Multiplexer {
     /// never have been another session, because the process may still be working for one that has ended.
     pub(super) fn sole(&self) -> Option<Uuid> {
         let is_sole = match self.who {
-            Who::Person => self.members.len() == 1,
+            Who::Client | Who::Person => self.members.len() == 1,
             Who::Everybody => self.joined == 1,
         };
         let (_, member) = self.members.first_key_value().filter(|_| is_sole)?;
@@ -334,6 +370,29 @@ impl Multiplexer {
 
     pub(super) fn is_one_person(&self) -> bool {
         self.who == Who::Person
+    }
+
+    /// Whether the process belongs to one session.
+    pub(super) fn is_own(&self) -> bool {
+        self.who == Who::Client
+    }
+
+    /// The session that the process belongs to. `None` if sessions share the process.
+    pub(crate) fn owner(&self) -> Option<Uuid> {
+        self.is_own().then(|| self.sole()).flatten()
+    }
+
+    /// Whether the process can get messages from sessions. Its own session initializes it.
+    pub(super) fn is_open(&self) -> bool {
+        match self.who {
+            Who::Client => self.phase != Phase::Stopped,
+            Who::Person | Who::Everybody => self.phase == Phase::Ready,
+        }
+    }
+
+    /// Whether a request of a member with this id is not answered.
+    pub(crate) fn is_pending(&self, number: usize, id: &str) -> bool {
+        self.own_ids.contains_key(&(number, IdKey::of(id)))
     }
 
     /// Adds a session of a principal. Returns its number.
@@ -349,9 +408,8 @@ impl Multiplexer {
         let Some(member) = self.members.remove(&number) else {
             return;
         };
-        self.arrivals.retain(|(arrival, _)| *arrival != number);
         let is_own =
-            |call: &Forwarded<Purpose>| matches!(call.call, Purpose::Call(by, _) if by == number);
+            |call: &Forwarded<Purpose>| matches!(call.call, Purpose::Call(by, ..) if by == number);
         for id in self.calls.ids_of(is_own) {
             self.cancel(id, out);
         }
@@ -458,6 +516,9 @@ impl Multiplexer {
     /// Initializes a process that was just started.
     pub(crate) fn begin(&mut self, out: &mut Vec<Output>) {
         self.phase = Phase::Initializing;
+        if self.is_own() {
+            return out.extend(self.held.take().map(Output::Process));
+        }
         self.is_told = false;
         let (version, capabilities) = (&self.version, &self.capabilities);
         let params = format!(
@@ -470,6 +531,16 @@ impl Multiplexer {
     /// Sends a process that is initialized what it has to know, and the requests that have waited for it.
     pub(super) fn complete(&mut self, out: &mut Vec<Output>) {
         self.phase = Phase::Ready;
+        let result = self.result.clone().unwrap_or_default();
+        let initializes =
+            |call: &Forwarded<Purpose>| matches!(call.call, Purpose::Call(.., Effect::Initialize));
+        for id in self.calls.ids_of(initializes) {
+            self.held.remove(id);
+            if let Some((number, ended, _)) = self.take_call(id) {
+                let text = answered(&ended.id, &result);
+                self.answer(number, ended, text, out);
+            }
+        }
         if self.is_initialized || !self.held.is_empty() {
             self.initialized(out);
         }
@@ -479,7 +550,7 @@ impl Multiplexer {
         }
         // The requests of new subscribers are among those that wait.
         let held = self.calls.values().filter_map(|call| match &call.call {
-            Purpose::Call(_, Effect::Subscribes(uri)) => Some(&**uri),
+            Purpose::Call(.., Effect::Subscribes(uri)) => Some(&**uri),
             _ => None,
         });
         let held: HashSet<&str> = held.collect();
@@ -503,7 +574,7 @@ impl Multiplexer {
     /// The request of a session has failed.
     pub(super) fn take_back(&mut self, number: usize, effect: Effect) {
         match effect {
-            Effect::Nothing => {}
+            Effect::Nothing | Effect::Initialize => {}
             // The process has kept its level, which may be one of several.
             Effect::Level(_) => self.level = None,
             Effect::Subscribes(uri) => self.unsubscribe(number, &uri),
@@ -518,6 +589,9 @@ impl Multiplexer {
         is_result: bool,
         out: &mut Vec<Output>,
     ) {
+        if matches!(effect, Effect::Initialize) {
+            self.phase = Phase::Ready;
+        }
         let is_level = matches!(effect, Effect::Level(_));
         match (effect, self.members.get_mut(&number)) {
             (Effect::Level(level), Some(member)) if is_result => member.level = Some(level),
@@ -533,20 +607,31 @@ impl Multiplexer {
     /// Takes a request out of the tables.
     pub(super) fn take(&mut self, upstream_id: u64) -> Option<Forwarded<Purpose>> {
         let call = self.calls.remove(upstream_id)?;
-        if let (Purpose::Call(number, _), Some(ids)) = (&call.call, &call.sender_ids) {
+        if let (Purpose::Call(number, ..), Some(ids)) = (&call.call, &call.sender_ids) {
             self.own_ids.remove(&(*number, IdKey::of(&ids.id)));
         }
         Some(call)
     }
 
-    /// Cancels a request that its session does not want any more. Returns whether the process has it and has to be told.
-    pub(super) fn drop_call(&mut self, upstream_id: u64) -> bool {
-        self.take(upstream_id);
-        self.held.remove(upstream_id).is_none() && self.phase == Phase::Ready
+    /// Takes a request of a member out of the tables. Returns the number of the member, the request, and what its answer decides.
+    pub(super) fn take_call(&mut self, upstream_id: u64) -> Option<(usize, Ended, Effect)> {
+        let call = self.take(upstream_id)?;
+        match (call.call, call.sender_ids) {
+            (Purpose::Call(number, stream, effect), Some(ids)) => {
+                Some((number, Ended { id: ids.id, stream }, effect))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the process has got a request, which was just taken out of the tables. It is held no more.
+    pub(super) fn was_sent(&mut self, upstream_id: u64) -> bool {
+        self.held.remove(upstream_id).is_none() && self.is_open()
     }
 
     fn cancel(&mut self, upstream_id: u64, out: &mut Vec<Output>) {
-        if self.drop_call(upstream_id) {
+        self.take(upstream_id);
+        if self.was_sent(upstream_id) {
             let why = Some("Client disconnected");
             out.push(Output::Process(cancellation(upstream_id, why)));
         }
@@ -561,27 +646,54 @@ impl Multiplexer {
         }
     }
 
-    /// Handles the end of the process, or its failure to begin. All requests fail, and `fails` writes the errors.
-    pub(crate) fn end(&mut self, fails: impl Fn(&str) -> String, out: &mut Vec<Output>) {
+    /// Handles the end of the process, or its failure to begin. All requests fail.
+    pub(crate) fn end(&mut self, failure: &Failure, out: &mut Vec<Output>) {
         self.held = HeldRequests::default();
         // Changes are not reported until another process runs, so listening members must subscribe again. They get this error
         // first. Otherwise, a subscription that is still being set up would take the errors below for refused resources.
         let members = self.members.iter();
         for (number, _) in members.filter(|(_, member)| member.is_listening) {
-            self.answer(*number, ENDED, fails(ENDED), out);
-        }
-        for (number, id) in std::mem::take(&mut self.arrivals) {
-            self.answer(number, &id, fails(&id), out);
+            let ended = Ended {
+                id: ENDED.into(),
+                stream: 0,
+            };
+            self.fail(*number, ended, failure, out);
         }
         for id in self.calls.ids_of(|_| true) {
-            if let Some(call) = self.take(id)
-                && let (Purpose::Call(number, effect), Some(ids)) = (call.call, call.sender_ids)
-            {
+            if let Some((number, ended, effect)) = self.take_call(id) {
                 self.take_back(number, effect);
-                self.answer(number, &ids.id, fails(&ids.id), out);
+                self.fail(number, ended, failure, out);
             }
         }
         self.forget_process();
+    }
+
+    /// Answers a request of a member.
+    pub(super) fn answer(&self, number: usize, ended: Ended, text: String, out: &mut Vec<Output>) {
+        if let Some(member) = self.members.get(&number) {
+            out.push(Output::Session(
+                member.session,
+                Incoming::Answer(ended),
+                text,
+            ));
+        }
+    }
+
+    fn fail(&self, number: usize, ended: Ended, failure: &Failure, out: &mut Vec<Output>) {
+        let Some(member) = self.members.get(&number) else {
+            return;
+        };
+        let (incoming, text) = match failure {
+            Failure::NotStarted => {
+                let text = cannot_start(&ended.id);
+                (Incoming::NotStarted(ended), text)
+            }
+            Failure::Error(text) => {
+                let text = with_id(text, &ended.id);
+                (Incoming::Answer(ended), text)
+            }
+        };
+        out.push(Output::Session(member.session, incoming, text));
     }
 }
 

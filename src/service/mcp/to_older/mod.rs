@@ -251,7 +251,7 @@ impl<R> ToOlder<R> {
     pub(crate) fn receive(
         &mut self,
         id: Uuid,
-        incoming: &Incoming<'_>,
+        incoming: &Incoming,
         text: &str,
         bytes: &mut Quota,
         out: &mut Vec<Output<R>>,
@@ -260,11 +260,15 @@ impl<R> ToOlder<R> {
             return Handled::Passed;
         };
         match (incoming, &call.kind) {
-            (Incoming::Answer(own), Kind::Subscribing { .. }) => {
-                self.handle_subscribing(id, own, text, bytes, out);
+            (Incoming::Answer(ended) | Incoming::NotStarted(ended), Kind::Subscribing { .. }) => {
+                self.handle_subscribing(id, &ended.id, text, bytes, out);
             }
             // That of a subscription is the error of a process that has ended.
-            (Incoming::Answer(_), _) => self.finish(id, text, bytes, out),
+            (Incoming::Answer(_) | Incoming::NotStarted(_), _) => {
+                self.finish(id, text, bytes, out);
+            }
+            // A call that is cancelled leaves its seat before.
+            (Incoming::Cancelled(_), _) => {}
             (Incoming::Progress(_), _) => {
                 let token = call.token.as_deref();
                 let text = token.and_then(|token| messages::progress(text, token));
