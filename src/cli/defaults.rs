@@ -19,6 +19,7 @@ use super::settings::Settings;
 use super::values::ListenValue;
 use crate::server::RejectionHints;
 use crate::sys::{granted_memory, keep_from_children};
+use crate::upgrade::Passed;
 use crate::{Config, Peers, ProtectedResource, Token, Tokens};
 
 /// The number of the first socket that a service manager passes (sd_listen_fds(3)).
@@ -339,12 +340,12 @@ fn parse_tokens(text: &str, from: &str) -> Result<Tokens, String> {
     text.parse().map_err(|error| format!("{from}: {error}"))
 }
 
-/// The number of sockets that a service manager has passed (sd_listen_fds(3)). Child processes do not inherit them.
+/// The number of sockets that a service manager has passed to the server (sd_listen_fds(3)). Child processes do not inherit them.
 fn passed_sockets() -> Result<i32, String> {
     let Ok(pid) = std::env::var("LISTEN_PID") else {
         return Ok(0);
     };
-    if pid.parse() != Ok(std::process::id()) {
+    if pid.parse() != Ok(Passed::server_pid()) {
         return Ok(0);
     }
     let text = std::env::var("LISTEN_FDS").unwrap_or_default();

@@ -7,6 +7,8 @@ use serde_json::Value;
 use super::ProtocolError;
 #[cfg(feature = "server")]
 use crate::record::{Loader, Record, RecordError, Saver};
+#[cfg(feature = "server")]
+use crate::sys::random_bytes;
 use crate::sys::{ascii_text, xor_words};
 
 /// Applies a masking key to `payload` in place and returns the key, rotated to where the next byte of the same frame
@@ -72,6 +74,18 @@ impl MaskKeys {
         let key = std::mem::take(&mut self.keys[self.next]);
         self.next += 1;
         key
+    }
+}
+
+/// The keys are not written down. New ones come from the system.
+#[cfg(feature = "server")]
+impl Record for MaskKeys {
+    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
+        true.into()
+    }
+
+    fn restore(_: Value, _: &mut Loader) -> Result<Self, RecordError> {
+        Ok(Self::new(random_bytes))
     }
 }
 

@@ -74,6 +74,8 @@ pub(super) struct Core {
     pub(super) upgrade_callers: Vec<ClientId>,
     /// The services that end with the upgrade that is about to happen. They serve no new requests.
     pub(super) departing: Vec<ServiceId>,
+    /// Whether the program is about to be replaced, so that nothing begins that could not pass.
+    pub(super) is_replaced: bool,
     /// Opens connections in memory instead of sockets.
     #[cfg(any(test, fuzzing))]
     pub(super) dialer: Option<super::simulation::memory_stream::Dialer>,
@@ -112,6 +114,7 @@ impl Core {
             upgrades: None,
             upgrade_callers: Vec::new(),
             departing: Vec::new(),
+            is_replaced: false,
             #[cfg(any(test, fuzzing))]
             dialer: None,
         }

@@ -11,7 +11,7 @@ use super::event_loop::sources::Readiness;
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::observe::exposition::{Histogram, Metrics};
 use super::observe::status::StatusFields;
-use super::outgoing::ConnectError;
+use super::outgoing::{Connect, ConnectError};
 use crate::protocol::client::ResponseHead;
 use crate::protocol::{Accept, CloseReason, Message, Rejection, Request, Response, StatusCode};
 use crate::record::{Loader, RecordError, Saver};
@@ -251,6 +251,13 @@ pub trait Outgoing {
     /// A connection that was [cut](Outgoing::cut) continues.
     fn resumed(&mut self, ctx: &mut Context, client: ClientId) {
         let _ = (ctx, client);
+    }
+
+    /// Returns the settings of a resumable connection again that the service had opened before the program replaced itself
+    /// ([`Portable`]). With `None`, the connection ends.
+    fn reconnect(&mut self, ctx: &mut Context, client: ClientId) -> Option<Connect> {
+        let _ = (ctx, client);
+        None
     }
 
     /// A part of the response to a request that [`Context::request`] has sent, or the end of the connection for it.

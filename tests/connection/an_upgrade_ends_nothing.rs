@@ -4,9 +4,10 @@
 use std::fs;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
@@ -667,6 +668,26 @@ fn a_signal_to_upgrade_at_the_start_waits_until_it_is_handled() {
     let mut log = program.follow_log();
     log.expect("upgraded from version");
     Wire::connect(program.address(), "/");
+}
+
+/// The bug: the program that was tried did not take the service manager's sockets for its own, and tried to open the default address,
+/// which another process had.
+#[test]
+fn the_sockets_of_a_service_manager_pass() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    let _other = TcpListener::bind("127.0.0.1:7070");
+    let script = "exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" echo --no-auth";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_outrigger")]);
+    let mut program = Program::spawn_with(&mut command, Stdio::from(OwnedFd::from(listener)));
+    let mut log = program.follow_log();
+    let mut client = Wire::connect(address, "/");
+    program.signal(Signal::USR2);
+    log.expect("upgraded from version");
+    client.send_frame(TEXT, b"still here");
+    assert_eq!(client.read_frame().payload, b"still here");
+    Wire::connect(address, "/");
 }
 
 /// The bug: the state could not be written, or the new program could not be tried.

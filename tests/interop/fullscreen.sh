@@ -37,7 +37,7 @@ until grep -q ws:// "$work/out"; do
   kill -0 "$server" && [ "$SECONDS" -lt "$deadline" ] || exit 1
   sleep 0.05
 done
-url=$(sed 's/.*\(ws:.*\)/\1/' "$work/out")
+url=$(sed -n 's/.*\(ws:.*\)/\1/p' "$work/out")
 "${tmux[@]}" new-session -d -x 100 -y 30 "${PYTHON:-python3} examples/attach.py $url; echo left with \$?; cat"
 shown 'ready\$'
 

@@ -161,8 +161,7 @@ crate::record::record!(ColdState {
     half_closed,
     probe,
     codec,
-    // Only a client's side masks, and its connection is not carried over.
-    masks = None,
+    masks,
     due,
 });
 

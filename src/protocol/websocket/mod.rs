@@ -202,12 +202,12 @@ impl WebSocket {
             .is_some_and(|cold| cold.codec.is_some() || cold.masks.is_some())
     }
 
-    /// Whether another process can continue the connection: no message is decompressed in part, it has no keys that mask frames, and
-    /// the process compresses messages if that was negotiated.
+    /// Whether another process can continue the connection: no message is decompressed in part, and the process compresses messages if
+    /// that was negotiated.
     #[cfg(feature = "server")]
     pub(crate) fn is_portable(&self, to_compressing: bool) -> bool {
         let has_codec = self.cold.as_ref().is_some_and(|cold| cold.codec.is_some());
-        !self.is_inflating() && !self.is_client() && (to_compressing || !has_codec)
+        !self.is_inflating() && (to_compressing || !has_codec)
     }
 
     /// The compression of this connection, if it was negotiated.

@@ -93,8 +93,7 @@ record!(Delivery {
     pinged,
     allowance,
     crowded,
-    // A connection that this side has opened is not carried over.
-    upstream = None,
+    upstream,
     certificate,
     accept,
     closing,

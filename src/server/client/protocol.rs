@@ -137,6 +137,12 @@ impl Protocol {
         self.is_for_requests() && !is_idle
     }
 
+    /// Whether an attempt to open a connection is under way.
+    pub(crate) fn is_connecting(&self) -> bool {
+        let phase = self.outgoing().map(|one| one.phase);
+        phase.is_some_and(|phase| !matches!(phase, Phase::Waiting | Phase::Idle))
+    }
+
     /// Whether the connection was cut, and the client may resume it.
     pub(crate) fn is_detached(&self) -> bool {
         self.detached().is_some()

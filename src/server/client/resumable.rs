@@ -58,6 +58,12 @@ impl Wire {
         self.is_resumable() && !self.is_ours() && may_return
     }
 
+    /// Whether this side can come back to the server, now or after the connection is cut.
+    pub(crate) fn may_be_resumed_by_us(&self) -> bool {
+        let may_return = self.protocol.is_connected() || self.may_come_back();
+        self.is_resumable() && self.is_ours() && may_return
+    }
+
     /// Whether the client has ended for good after a cut.
     pub(super) fn has_ended(&self) -> bool {
         self.delivery().is_some_and(|one| one.ended.is_some())

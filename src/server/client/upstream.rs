@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::protocol::Time;
+use crate::record::record;
 use crate::server::id::ClientId;
 use crate::server::outgoing::{Connect, Failures};
 
@@ -11,7 +12,7 @@ use crate::server::outgoing::{Connect, Failures};
 const STABLE: Duration = Duration::from_secs(10);
 
 /// How often to come back for a CLOSE that the server has not answered.
-const MAX_UNANSWERED: u8 = 2;
+const MAX_UNANSWERED: u16 = 2;
 
 /// The last connection of a client that was cut.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,7 +26,8 @@ pub(crate) struct LastConnection {
 /// The additional state of a resumable connection that this side has opened.
 #[derive(Debug)]
 pub(crate) struct Upstream {
-    pub(crate) connect: Arc<Connect>,
+    /// The settings of its connections. `None` after an upgrade, until the service has given them again.
+    pub(crate) connect: Option<Arc<Connect>>,
     /// The latest token of the server.
     pub(crate) token: Box<str>,
     /// The connection that tries to come back, if there is one.
@@ -35,16 +37,28 @@ pub(crate) struct Upstream {
     /// When the last connection was opened.
     opened: Time,
     /// The number of times that this side's CLOSE was not answered.
-    unanswered: u8,
+    unanswered: u16,
     /// The number of messages received, and of those that the server has confirmed, when it was opened.
     mark: (u64, u64),
 }
+
+record!(Upstream {
+    // The service gives them again.
+    connect = None,
+    token,
+    // An attempt to come back begins anew.
+    joiner = None,
+    failures = Failures::default(),
+    opened,
+    unanswered,
+    mark,
+});
 
 impl Upstream {
     /// The first connection has just been opened, and the server has sent `token`.
     pub(super) fn new(connect: Arc<Connect>, token: &str, now: Time) -> Self {
         Self {
-            connect,
+            connect: Some(connect),
             token: token.into(),
             joiner: None,
             failures: Failures::default(),

@@ -546,7 +546,7 @@ impl<S: Service> Server<S> {
             && (!shutdown.is_stopping()
                 || (!client.wire.is_ours() && shutdown.lets_clients_return()))
         {
-            return self.detach(id, cut);
+            return self.detach(id, cut, true);
         }
         if client.wire.may_come_back() {
             // The news concerns the connection that was cut.
@@ -622,8 +622,9 @@ impl<S: Service> Server<S> {
         self.call_service(|service, ctx| service.disconnected(ctx, id, reason));
     }
 
-    /// Detaches a client whose connection was cut. The service is not told, unless this side has opened the connection.
-    pub(super) fn detach(&mut self, id: ClientId, cut: CloseReason) {
+    /// Detaches a client whose connection was cut. The service is not told, unless this side has opened the connection. Then this side
+    /// comes back if `returns` is true.
+    pub(super) fn detach(&mut self, id: ClientId, cut: CloseReason, returns: bool) {
         let pending = self.is_waiting(id);
         let Core {
             registry,
@@ -649,7 +650,9 @@ impl<S: Service> Server<S> {
             let is_ours = client.wire.is_ours();
             client.detach(env, poll, cut.clone(), pending);
             if is_ours {
-                self.ctx.core.begin_return(id);
+                if returns {
+                    self.ctx.core.begin_return(id);
+                }
                 self.call_outgoing(|service, ctx| service.cut(ctx, id, &cut));
             }
         }

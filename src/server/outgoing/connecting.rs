@@ -46,7 +46,7 @@ impl Core {
     /// Begins to open a connection for the current service.
     fn connect(&mut self, connect: Connect) -> Result<ClientId, ConnectError> {
         connect.check()?;
-        if self.shutdown.is_stopping() {
+        if self.is_replaced || self.shutdown.is_stopping() {
             return Err(ConnectError::Cancelled);
         }
         let now = self.env.now;
@@ -266,7 +266,10 @@ impl Core {
         let Some((last, upstream)) = last.zip(delivery.upstream_mut()) else {
             return;
         };
-        let give_up = upstream.connect.retry.unwrap_or_default().give_up;
+        let Some(connect) = upstream.connect.clone() else {
+            return;
+        };
+        let give_up = connect.retry.unwrap_or_default().give_up;
         let mut delay = Some(Duration::ZERO);
         if last.was_stable {
             upstream.failures = Failures::default();
@@ -281,7 +284,7 @@ impl Core {
             target,
             field: format!("{}; received={received}", upstream.token),
         };
-        let (connect, failures) = (Arc::clone(&upstream.connect), upstream.failures);
+        let failures = upstream.failures;
         let least = delay.unwrap_or_default();
         let joiner = self.add_outgoing(Outgoing::new(
             connect,
@@ -460,7 +463,7 @@ impl Context {
     /// # Errors
     ///
     /// [`ConnectError::Invalid`] if the URL or a field has characters that HTTP does not allow, and
-    /// [`ConnectError::Cancelled`] if the loop is being stopped. Neither callback follows.
+    /// [`ConnectError::Cancelled`] if the loop is being stopped or the program is about to be replaced. Neither callback follows.
     pub fn connect(&mut self, connect: Connect) -> Result<ClientId, ConnectError> {
         self.core.connect(connect)
     }

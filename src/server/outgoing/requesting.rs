@@ -31,7 +31,7 @@ impl Context {
     /// # Errors
     ///
     /// [`ConnectError::Invalid`] if the URL or a field has characters that HTTP does not allow, and
-    /// [`ConnectError::Cancelled`] if the loop has stopped. No event follows.
+    /// [`ConnectError::Cancelled`] if the loop has stopped or the program is about to be replaced. No event follows.
     pub fn request(
         &mut self,
         connect: &Arc<Connect>,
@@ -43,7 +43,7 @@ impl Context {
             return Err(ConnectError::Invalid(why.to_owned()));
         }
         let core = &mut self.core;
-        if core.shutdown.finishes_until().is_some() {
+        if core.is_replaced || core.shutdown.finishes_until().is_some() {
             return Err(ConnectError::Cancelled);
         }
         let (now, first) = (core.env.now, Failures::default());

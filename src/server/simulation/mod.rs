@@ -26,7 +26,7 @@ use super::stream::Stream;
 #[cfg(feature = "tls")]
 use super::tls::{self, simulation::Peer};
 use super::{
-    ClientId, Config, ConnectError, Context, Ended, Outgoing, Peers, Portable, Remote,
+    ClientId, Config, Connect, ConnectError, Context, Ended, Outgoing, Peers, Portable, Remote,
     ResumeConfig, Route, Scope, Server, Service, ServiceId,
 };
 use crate::fuzz::protocol::visit_server_frames;
@@ -279,6 +279,10 @@ impl Outgoing for Witness {
         assert!(self.present.contains(&client), "{client} is connected");
         self.ours.resumed(client);
         self.ours.act(ctx, client);
+    }
+
+    fn reconnect(&mut self, _: &mut Context, client: ClientId) -> Option<Connect> {
+        self.ours.settings(client)
     }
 }
 

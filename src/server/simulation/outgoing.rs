@@ -27,6 +27,8 @@ pub(crate) struct Ours {
     pub(crate) plan: Vec<u8>,
     /// The number of connections.
     count: u32,
+    /// The settings of those that can be opened again after an upgrade.
+    settings: BTreeMap<ClientId, Connect>,
 }
 
 impl Ours {
@@ -63,8 +65,8 @@ impl Ours {
         if !is_valid {
             connect = connect.with_protocol("not valid");
         }
-        let is_stopping = ctx.is_stopping();
-        let id = match ctx.connect(connect) {
+        let is_stopping = ctx.is_stopping() || ctx.core.is_replaced;
+        let id = match ctx.connect(connect.clone()) {
             Ok(id) => id,
             Err(ConnectError::Cancelled) if is_stopping => return,
             Err(ConnectError::Invalid(_)) if !is_valid => return,
@@ -75,6 +77,10 @@ impl Ours {
             self.known.insert(id) && self.connecting.insert(id),
             "ids are not reused"
         );
+        // The service knows nothing of some of them any more.
+        if argument & 0x30 != 0x30 {
+            self.settings.insert(id, connect);
+        }
         if argument & 0x40 != 0 {
             ctx.set_held(id, true);
         }
@@ -163,6 +169,12 @@ impl Ours {
             Some(true),
             "{client} was cut"
         );
+    }
+
+    /// The settings of a connection after an upgrade.
+    pub(crate) fn settings(&self, client: ClientId) -> Option<Connect> {
+        assert!(self.open.contains_key(&client), "{client} is open");
+        self.settings.get(&client).cloned()
     }
 
     pub(crate) fn disconnected(&mut self, client: ClientId) {

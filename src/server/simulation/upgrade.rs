@@ -16,6 +16,7 @@ impl<S: Service + Default> World<S> {
         if self.server.obstacle().is_some() {
             return None;
         }
+        self.server.end_outgoing();
         let carried = self.server.make_portable(Carried::default());
         let mut to = Saver::default();
         let (record, clients) = self.server.save(&mut to);

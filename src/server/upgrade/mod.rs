@@ -285,7 +285,7 @@ impl<S: Service> Server<S> {
     }
 
     fn rehearse(&mut self) -> Result<(), Failure> {
-        if let Some(obstacle) = self.lasting_obstacle() {
+        if let Some(obstacle) = self.obstacle() {
             return Err(Failure(obstacle.to_owned()));
         }
         let kept = self.upgrading.as_mut();
@@ -348,7 +348,7 @@ impl<S: Service> Server<S> {
         };
         upgrading.reserve = reserve();
         let checked = result.and_then(|agreement| {
-            if let Some(obstacle) = self.lasting_obstacle() {
+            if let Some(obstacle) = self.obstacle() {
                 return Err(obstacle.to_owned());
             }
             agreement.check_addresses(&mut self.listeners)?;
@@ -455,7 +455,7 @@ impl<S: Service> Server<S> {
     /// Replaces the program. Returns only if that fails. The server then goes on.
     #[cold]
     pub(super) fn replace_program(&mut self) {
-        self.end_requests();
+        self.end_outgoing();
         let obstacle = self.obstacle().map(str::to_owned);
         let failure = match obstacle.or_else(|| self.take_over_addresses().err()) {
             Some(why) => Failure(why),
@@ -544,6 +544,7 @@ impl<S: Service> Server<S> {
     /// The end of an upgrade that has not taken place.
     fn end_upgrade(&mut self, failure: &Failure) {
         self.listen_again();
+        self.return_all();
         let has_ended = self
             .upgrading
             .as_ref()

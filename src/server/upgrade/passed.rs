@@ -43,6 +43,13 @@ pub(super) fn rehearsal_variable() -> (OsString, OsString) {
     (REHEARSAL.into(), std::process::id().to_string().into())
 }
 
+/// The program that tries this one. `None` if this is no rehearsal.
+fn rehearsing_parent() -> Option<u32> {
+    let parent: u32 = std::env::var(REHEARSAL).ok()?.parse().ok()?;
+    let own = rustix::process::getppid()?.as_raw_nonzero().get();
+    (u32::try_from(own) == Ok(parent)).then_some(parent)
+}
+
 /// The state of the program that this one replaces.
 ///
 /// ```no_run
@@ -105,6 +112,11 @@ impl Passed {
         Self::number().is_some()
     }
 
+    /// The process id of the server: in a rehearsal, that of the program before.
+    pub fn server_pid() -> u32 {
+        rehearsing_parent().unwrap_or_else(std::process::id)
+    }
+
     /// The number of the descriptor of the state.
     fn number() -> Option<RawFd> {
         let variable = std::env::var_os(STATE)?.into_string().ok()?;
@@ -121,15 +133,11 @@ impl Passed {
     ///
     /// The state cannot be read.
     pub fn from_env() -> Result<Option<Self>, RecordError> {
-        if let Some(parent) = std::env::var_os(REHEARSAL) {
-            let own = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().to_string());
-            if own.is_some_and(|own| *own == *parent) {
-                let input = io::stdin().as_fd().try_clone_to_owned();
-                let input = input.map_err(|error| {
-                    RecordError::new(format!("the state cannot be read: {error}"))
-                })?;
-                return Self::read(input.into(), true).map(Some);
-            }
+        if rehearsing_parent().is_some() {
+            let input = io::stdin().as_fd().try_clone_to_owned();
+            let input = input
+                .map_err(|error| RecordError::new(format!("the state cannot be read: {error}")))?;
+            return Self::read(input.into(), true).map(Some);
         }
         let Some(number) = Self::number() else {
             return Ok(None);

@@ -75,6 +75,10 @@ pub(super) fn run(
     if !arguments.is_empty() {
         command.arguments = arguments.to_vec();
     }
+    // It reads the same settings as the server, also those that no other program gets.
+    for (name, value) in std::env::vars_os() {
+        command.env(name, value);
+    }
     command.env(name, value);
     let (output, other) = UnixStream::pair().map_err(failed)?;
     // The child alone has the other end of the output.

@@ -11,13 +11,14 @@
 //! | clients of a service that ends with the upgrade | get CLOSE 1012 before it. Their programs have a second to read of it |
 //! | topics, links, counters, figures of the console | pass |
 //! | requests of this side to other servers | end before, or fail when the drain timeout has passed. Idle connections are closed |
-//! | WebSockets that this side has opened | prevent the upgrade |
+//! | WebSockets that this side has opened | pass as others. A resumable one that cannot pass is cut, and this side comes back with the settings that the service gives again. An attempt to open one fails when the drain timeout has passed |
 //!
 //! Times are points on the clock of the loop, which goes on: the next loop gets its origin.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -27,7 +28,7 @@ use crate::protocol::{
     Cause, CloseCode, CloseReason, Rejection, Response, StatusCode, Time, WebSocket,
 };
 use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record, text_of};
-use crate::server::client::Client;
+use crate::server::client::{Client, Delivery};
 use crate::server::core::Core;
 use crate::server::event_loop::Server;
 use crate::server::event_loop::clock::Clock;
@@ -35,6 +36,7 @@ use crate::server::event_loop::scheduler::AccountId;
 use crate::server::event_loop::timers::Timers;
 use crate::server::id::{ClientId, ServiceId};
 use crate::server::listener::PassedListener;
+use crate::server::outgoing::{Connect, ConnectError};
 use crate::server::registry::Registry;
 use crate::server::service::{Portable, Service, continue_service};
 use crate::server::stream::Stream;
@@ -111,41 +113,48 @@ pub(crate) struct Continued {
 }
 
 impl<S: Service> Server<S> {
-    /// Why the state cannot be passed on now. `None` if it can.
+    /// Why the state cannot be passed on. `None` if it can.
     pub(crate) fn obstacle(&self) -> Option<&'static str> {
-        self.find_obstacle(|_| true)
+        let is_stopping = self.ctx.core.shutdown.is_stopping();
+        is_stopping.then_some("the server is stopping")
     }
 
-    /// Why the state cannot be passed on, apart from requests to other servers, which may end until then.
-    pub(super) fn lasting_obstacle(&self) -> Option<&'static str> {
-        self.find_obstacle(|client| !client.wire.protocol.is_for_requests())
-    }
-
-    fn find_obstacle(&self, counts: impl Fn(&Client) -> bool) -> Option<&'static str> {
-        let core = &self.ctx.core;
-        if core.shutdown.is_stopping() {
-            return Some("the server is stopping");
-        }
-        let is_ours = |client: &Client| client.wire.is_ours() || client.wire.protocol.is_outgoing();
-        let mut clients = core.registry.iter().filter(|client| counts(client));
-        if clients.any(is_ours) {
-            return Some("the server has opened connections to other servers");
-        }
-        None
-    }
-
-    /// Ends the requests of this side to other servers, and closes idle connections.
-    pub(super) fn end_requests(&mut self) {
+    /// Ends the requests of this side to other servers and its attempts to open connections, and closes idle connections.
+    pub(crate) fn end_outgoing(&mut self) {
         let why = "the server is upgraded";
         let why = CloseReason::new(Cause::Service, CloseCode::ABNORMAL, why);
+        self.ctx.core.is_replaced = true;
         for id in self.ctx.core.registry.ids() {
+            self.ctx.core.forget_return(id);
             self.act(|server| {
                 server.ctx.core.with(id, |client, env| {
                     if client.wire.protocol.is_for_requests() {
                         client.end(env, why.clone());
+                    } else {
+                        client.fail(env, ConnectError::Cancelled);
                     }
                 });
             });
+        }
+    }
+
+    /// Comes back for the clients whose outgoing connections are cut. After an upgrade, the services give the settings again.
+    pub(crate) fn return_all(&mut self) {
+        self.ctx.core.is_replaced = false;
+        for id in self.ctx.core.registry.ids() {
+            let client = self.ctx.core.registry.get(id);
+            let ours = client.filter(|client| client.wire.is_ours());
+            let Some(upstream) = ours.and_then(|client| client.wire.delivery()?.upstream()) else {
+                continue;
+            };
+            let mut connect = upstream.connect.clone();
+            if connect.is_none() {
+                self.ctx.core.enter(id);
+                self.call_outgoing(|service, ctx| {
+                    connect = service.reconnect(ctx, id).map(Arc::new);
+                });
+            }
+            self.act(|server| server.ctx.core.return_with(id, connect));
         }
     }
 
@@ -163,7 +172,7 @@ impl<S: Service> Server<S> {
             || (!is_departing && self.service.portable().is_some_and(carries));
         if passes && is_known {
             Fate::Passes
-        } else if is_known && wire.is_kept_for_return() {
+        } else if is_known && (wire.is_kept_for_return() || wire.may_be_resumed_by_us()) {
             Fate::IsCut
         } else {
             Fate::Ends
@@ -310,7 +319,7 @@ impl<S: Service> Server<S> {
         // The service has closed nothing, so the client gets no CLOSE when it comes back.
         let cut = CloseReason::new(Cause::Eof, CloseCode::ABNORMAL, "the server is upgraded");
         self.ctx.core.with(id, |client, env| client.flush(env));
-        self.detach(id, cut);
+        self.detach(id, cut, false);
     }
 
     /// Writes the state down. Call [`Server::make_portable`] before.
@@ -337,6 +346,7 @@ impl<S: Service> Server<S> {
             handshaking: _,
             resume_behind: _,
             departing: _,
+            is_replaced: _,
             chores_at: _,
             trim_at: _,
             certificate_check: _,
@@ -450,6 +460,7 @@ impl<S: Service> Server<S> {
         if !from.is_rehearsal() {
             let orphans = orphans.into_iter().filter(|id| !callers.contains(id));
             orphans.for_each(|id| self.end_orphan(id, &mut ended));
+            self.return_all();
         }
         self.act(|_| {});
         Ok(ended)
@@ -530,10 +541,43 @@ impl Core {
         }
     }
 
-    /// Whether a request of this side to another server has not ended.
+    /// Whether a request of this side to another server, or an attempt to open a connection, has not ended.
     pub(super) fn has_request(&self) -> bool {
         let mut clients = self.registry.iter();
-        clients.any(|client| client.wire.protocol.is_in_exchange())
+        clients.any(|client| {
+            let protocol = &client.wire.protocol;
+            protocol.is_in_exchange() || protocol.is_connecting()
+        })
+    }
+
+    /// Forgets who comes back for a client, so that the end of the attempt does not end the client.
+    fn forget_return(&mut self, id: ClientId) {
+        let client = self.registry.get_mut(id);
+        let delivery = client.and_then(|client| client.wire.delivery_mut());
+        if let Some(upstream) = delivery.and_then(Delivery::upstream_mut) {
+            upstream.joiner = None;
+        }
+    }
+
+    /// Continues a resumable client whose connection this side has opened. Begins to come back if it is cut. Without settings, the
+    /// client ends.
+    fn return_with(&mut self, id: ClientId, connect: Option<Arc<Connect>>) {
+        let Some(client) = self.registry.get_mut(id) else {
+            return;
+        };
+        let is_cut = client.wire.may_come_back();
+        let is_known = connect.is_some();
+        let delivery = client.wire.delivery_mut();
+        if let Some(upstream) = delivery.and_then(Delivery::upstream_mut) {
+            upstream.connect = connect;
+        }
+        if !is_known {
+            let why = "the service does not continue the connection";
+            let reason = CloseReason::new(Cause::NotResumed, CloseCode::ABNORMAL, why);
+            self.with(id, |client, env| client.end(env, reason));
+        } else if is_cut {
+            self.begin_return(id);
+        }
     }
 
     /// Whether programs of departing services have not read everything, or peers over TLS have not closed their side. They have no more
