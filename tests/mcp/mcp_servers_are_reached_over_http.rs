@@ -18,6 +18,41 @@ fn a_message_over_the_limit_of_json_is_refused() {
     assert_eq!(call(2000).status, 413, "from the head, before the body");
 }
 
+/// The bug: what sessions keep for clients that were cut was never given back, so a client that only read was ended in its place.
+#[test]
+fn the_oldest_events_of_a_session_make_room_when_memory_is_short() {
+    let flood = r#"id=${line#*\"id\":}; id=${id%%,*}
+        case "$line" in
+        *flood*) for n in $(seq 60); do
+            printf '{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"'
+            head -c 100000 /dev/zero | tr '\0' x; echo '"}}'; done;;
+        *ping*) echo '{"jsonrpc":"2.0","id":'$id',"result":{}}';;
+        esac"#;
+    let options = ["--memory", "4MiB", "--replay", "8MiB"];
+    let server = script(&options, flood);
+    let address = server.address();
+    let (session, other) = (Session::begin(address), Session::begin(address));
+    let mut reader = other.listen(None);
+    let flood = json!({"jsonrpc": "2.0", "id": 1, "method": "flood"});
+    let mut cut = session.send(flood);
+    let (first, _) = cut.event().expect("an event");
+    let number = |id: &str| id.split_once('-').expect("an id").1.parse::<u64>();
+    let number = |id: &str| number(id).expect("a number");
+    drop(cut);
+    eventually("events are kept and given back", || {
+        let sent = json!({"jsonrpc": "2.0", "id": 2, "method": "ping"});
+        assert_eq!(other.send(sent).status, 200);
+        let (next, _) = session.listen(Some(&first)).event().expect("an event");
+        number(&next) > number(&first) + 1
+    });
+    let kept = figure(address, "kept_bytes");
+    assert!((1 << 20..=4 << 20).contains(&kept), "{kept}");
+    assert_eq!(figure(address, "sessions"), 2);
+    // The client that only reads has not been ended.
+    other.send(json!({"jsonrpc": "2.0", "id": 3, "method": "flood"}));
+    while reader.event().expect("it is open").1["method"].is_null() {}
+}
+
 #[test]
 fn requests_of_the_revision_without_sessions_share_a_process() {
     let server = example(&[]);

@@ -211,6 +211,10 @@ impl Replay {
         }
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// The id of the next event of a stream. The event is not kept.
     pub(super) fn next_id(&mut self, stream: u32) -> EventId {
         self.last += 1;
@@ -256,6 +260,13 @@ impl Replay {
         self.bytes -= cost;
         quota.give_back(principal, cost);
         true
+    }
+
+    /// Forgets the oldest events until so many bytes are free. Returns the number of bytes that were freed.
+    pub(super) fn free(&mut self, quota: &mut Quota, principal: &Principal, bytes: usize) -> usize {
+        let before = self.bytes;
+        while before - self.bytes < bytes && self.remove_oldest(quota, principal) {}
+        before - self.bytes
     }
 
     /// The kept events of a stream after the one with this number.
@@ -304,6 +315,9 @@ mod tests {
         };
         assert_eq!(after(&replay, first), ["b"]);
         assert_eq!(quota.used(), 3 * (ENTRY + 1));
+        assert_eq!(replay.free(&mut quota, &ada, 1), ENTRY + 1);
+        assert_eq!(after(&replay, ids[0]), ["c", "d"]);
+        replay.push(&mut quota, &ada, 2, "b");
         replay.push(&mut quota, &ada, 1, &"x".repeat(1000));
         assert_eq!(
             after(&replay, first),

@@ -220,6 +220,22 @@ impl Service for Mcp {
         self.last_call = Some(ctx.set_timer(time));
     }
 
+    /// Forgets the oldest events of the sessions that keep most. A client that comes back for them learns of it.
+    fn free_memory(&mut self, _: &mut Context, principal: &Principal, bytes: usize) -> usize {
+        let own = self.sessions.values_mut();
+        let mut own: Vec<&mut Session> = own
+            .filter(|session| session.principal == *principal)
+            .collect();
+        own.sort_unstable_by_key(|session| session.kept());
+        let mut freed = 0;
+        while freed < bytes
+            && let Some(session) = own.pop()
+        {
+            freed += session.free(&mut self.hub, bytes - freed);
+        }
+        freed
+    }
+
     fn ready(&mut self, ctx: &mut Context, source: SourceId, _: Readiness) {
         let input = ChildInput::Ready(source);
         if let Some(owner) = self.index.find(input) {

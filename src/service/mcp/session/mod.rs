@@ -207,6 +207,16 @@ impl Session {
         }
     }
 
+    /// The bytes of the events that are kept for the client.
+    pub(super) fn kept(&self) -> usize {
+        self.replay.bytes()
+    }
+
+    /// Forgets the oldest events, although the client may come back for them. Returns the number of bytes that were freed.
+    pub(super) fn free(&mut self, hub: &mut Hub, bytes: usize) -> usize {
+        self.replay.free(&mut hub.bytes, &self.principal, bytes)
+    }
+
     /// Sends the answer to a request, which ends its stream.
     fn finish(&mut self, ctx: &mut Context, hub: &mut Hub, number: u32, text: &str) {
         let Some(stream) = self.streams.remove(&number) else {
