@@ -1,6 +1,7 @@
 //! The head of a request: finds its end, parses it, and checks the rules that apply to every request.
 
 use std::borrow::Cow;
+use std::mem::MaybeUninit;
 
 use super::rejection::{Rejection, StatusCode};
 use super::trace::TraceParent;
@@ -42,7 +43,20 @@ pub fn find_end(held: &[u8], fresh: &[u8], max_head: usize) -> Result<Option<usi
         .iter()
         .fold(0, |last, &byte| last << 8 | u32::from(byte));
 
-    for (at, &byte) in fresh.iter().enumerate() {
+    let mut at = 0;
+    while let Some(&byte) = fresh.get(at) {
+        // Most bytes are inside lines, and are checked several at a time.
+        if let Some(run) = fresh[at..].first_chunk::<RUN>()
+            && held.len() + at + RUN <= max_head
+            && last & 0xff != u32::from(b'\r')
+            && run
+                .iter()
+                .fold(true, |all, byte| all & is_inside_line(*byte))
+        {
+            last = u32::from_be_bytes(run[RUN - 4..].try_into().unwrap_or_default());
+            at += RUN;
+            continue;
+        }
         if held.len() + at >= max_head {
             return Err(Rejection::new(
                 StatusCode::HEADERS_TOO_LARGE,
@@ -59,11 +73,20 @@ pub fn find_end(held: &[u8], fresh: &[u8], max_head: usize) -> Result<Option<usi
             return Err(Rejection::new(StatusCode::BAD_REQUEST, "malformed request"));
         }
         last = last << 8 | u32::from(byte);
+        at += 1;
         if last == END {
-            return Ok(Some(at + 1));
+            return Ok(Some(at));
         }
     }
     Ok(None)
+}
+
+/// The number of bytes that are checked at a time, which fit into one vector register of most processors.
+const RUN: usize = 16;
+
+/// Whether a byte may be part of a line of a head, and does not end it.
+fn is_inside_line(byte: u8) -> bool {
+    (byte >= 0x20) & (byte != 0x7f)
 }
 
 /// A parsed request head. It borrows from the bytes of the head.
@@ -86,8 +109,7 @@ pub struct Request<'a> {
     path: &'a str,
     query: Option<&'a str>,
     minor_version: u8,
-    headers: [httparse::Header<'a>; MAX_HEADERS],
-    header_count: usize,
+    headers: Vec<httparse::Header<'a>>,
 }
 
 impl<'a> Request<'a> {
@@ -102,10 +124,31 @@ impl<'a> Request<'a> {
 
     /// Parses a complete head with at most `max_headers` fields. See [`Request::parse`].
     pub fn parse_within(head: &'a [u8], max_headers: usize) -> Result<Self, Rejection> {
+        let (request, authority) = Self::read(head, max_headers)?;
+        request.check_fields()?;
+        // RFC 9112 section 3.2.2 prefers the target to Host. If they differ, the request is ambiguous.
+        if let (Some(authority), Some(host)) = (authority, request.header("host"))
+            && !host.eq_ignore_ascii_case(authority.as_bytes())
+        {
+            let why = "Host differs from the request target";
+            return Err(Rejection::new(StatusCode::BAD_REQUEST, why));
+        }
+        Ok(request)
+    }
+
+    /// Parses a head again that [`Request::parse`] has accepted.
+    #[cfg(feature = "server")]
+    pub(crate) fn parse_again(head: &'a [u8]) -> Result<Self, Rejection> {
+        Ok(Self::read(head, MAX_HEADERS)?.0)
+    }
+
+    /// Parses a complete head. Returns the authority, too, if the target has one.
+    fn read(head: &'a [u8], max_headers: usize) -> Result<(Self, Option<&'a str>), Rejection> {
         let bad = |message: &'static str| Rejection::new(StatusCode::BAD_REQUEST, message);
-        let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
-        let mut parsed = httparse::Request::new(&mut headers[..max_headers.min(MAX_HEADERS)]);
-        match parsed.parse(head) {
+        let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+        let headers = &mut headers[..max_headers.min(MAX_HEADERS)];
+        let mut parsed = httparse::Request::new(&mut []);
+        match parsed.parse_with_uninit_headers(head, headers) {
             Ok(httparse::Status::Complete(len)) if len == head.len() => {}
             Ok(_) => return Err(bad("malformed request")),
             Err(httparse::Error::TooManyHeaders) => {
@@ -128,8 +171,6 @@ impl<'a> Request<'a> {
         else {
             return Err(bad("malformed request"));
         };
-        let header_count = parsed.headers.len();
-
         let (target, authority) =
             origin_form(target).ok_or_else(|| bad("malformed request target"))?;
         let (path, query) = match target.split_once('?') {
@@ -141,17 +182,9 @@ impl<'a> Request<'a> {
             path,
             query,
             minor_version,
-            headers,
-            header_count,
+            headers: parsed.headers.to_vec(),
         };
-        request.check_fields()?;
-        // RFC 9112 section 3.2.2 prefers the target to Host. If they differ, the request is ambiguous.
-        if let (Some(authority), Some(host)) = (authority, request.header("host"))
-            && !host.eq_ignore_ascii_case(authority.as_bytes())
-        {
-            return Err(bad("Host differs from the request target"));
-        }
-        Ok(request)
+        Ok((request, authority))
     }
 
     /// The method.
@@ -181,7 +214,7 @@ impl<'a> Request<'a> {
 
     /// The header fields in their order.
     pub fn headers(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> {
-        self.headers[..self.header_count]
+        self.headers
             .iter()
             .map(|header| (header.name, header.value))
     }
@@ -458,6 +491,38 @@ mod tests {
 
     const HEAD: &[u8] =
         b"GET /chat?x=1 HTTP/1.1\r\nHost: server.example.com\r\nAccept: */*\r\n\r\n";
+
+    #[test]
+    fn a_head_reads_the_same_when_it_is_parsed_again() {
+        let absolute = b"POST http://h:1/a?b HTTP/1.0\r\nHost: h:1\r\nx: \xff\r\n\r\n";
+        for head in [HEAD, absolute] {
+            let [first, again] =
+                [Request::parse(head), Request::parse_again(head)].map(|one| one.expect("valid"));
+            assert_eq!(format!("{first:?}"), format!("{again:?}"));
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_head_is_found_wherever_it_is_and_control_characters_are_not_allowed() {
+        let line = "x".repeat(3 * RUN);
+        for length in 0..line.len() {
+            let head = format!("{}\r\n\r\n", &line[..length]);
+            let long = format!("{head}{line}");
+            let found = |max| find_end(b"", long.as_bytes(), max).ok().flatten();
+            assert_eq!(
+                (found(head.len()), found(head.len() - 1)),
+                (Some(head.len()), None)
+            );
+            for bad in ["\n", "\r", "\0", "\x7f"] {
+                let bad = format!("{}{bad}{line}", &line[..length]);
+                assert!(find_end(b"", bad.as_bytes(), 1000).is_err());
+            }
+            assert!(matches!(
+                find_end(b"", format!("{}\t{line}", &line[..length]).as_bytes(), 1000),
+                Ok(None)
+            ));
+        }
+    }
 
     #[test]
     fn parameters_are_decoded_once() {

@@ -6,7 +6,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::field::is_field;
 use super::rejection::{Rejection, StatusCode, push_string};
-use crate::protocol::input::KEEP_ALIVE;
 
 impl From<&Rejection> for Response {
     fn from(rejection: &Rejection) -> Self {
@@ -172,6 +171,7 @@ impl Response {
         terms: Terms<'_>,
         out: &mut Vec<u8>,
     ) -> Option<&'static [u8]> {
+        out.reserve(USUAL_HEAD + self.body.len());
         write_beginning(self.status, terms, out);
         let upgrades = self.status == StatusCode::UPGRADE_REQUIRED;
         match (terms.after, upgrades) {
@@ -180,8 +180,7 @@ impl Response {
             (AfterResponse::KeepAlive, true) => write_field("Connection", "Upgrade", out),
             (AfterResponse::KeepAlive, false) => {
                 write_field("Connection", "keep-alive", out);
-                let limit = format!("timeout={}", KEEP_ALIVE.as_secs());
-                write_field("Keep-Alive", &limit, out);
+                write_field("Keep-Alive", KEEP_ALIVE_FIELD, out);
             }
         }
         if upgrades {
@@ -259,8 +258,19 @@ pub(crate) fn write_chunk(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// Room for the head of a usual response.
+const USUAL_HEAD: usize = 512;
+
+/// The value of the field Keep-Alive. A test compares it with [`KEEP_ALIVE`].
+const KEEP_ALIVE_FIELD: &str = "timeout=75";
+
 fn write_status_line(status: StatusCode, out: &mut Vec<u8>) {
-    out.extend_from_slice(format!("HTTP/1.1 {} {}\r\n", status.0, status.reason()).as_bytes());
+    let digits = [status.0 / 100, status.0 / 10 % 10, status.0 % 10];
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend(digits.map(|digit| b'0' + (digit % 10) as u8));
+    out.push(b' ');
+    out.extend_from_slice(status.reason().as_bytes());
+    out.extend_from_slice(b"\r\n");
 }
 
 /// Appends a field of a service. A line break in it would let its value add fields or a whole response, so a field that is
@@ -316,6 +326,12 @@ mod tests {
     use super::*;
 
     const EXAMPLE: SystemTime = SystemTime::UNIX_EPOCH;
+
+    #[test]
+    fn the_time_limit_of_an_idle_connection_is_announced() {
+        let limit = crate::protocol::input::KEEP_ALIVE.as_secs();
+        assert_eq!(KEEP_ALIVE_FIELD, format!("timeout={limit}"));
+    }
 
     #[test]
     fn an_error_response_is_json() {

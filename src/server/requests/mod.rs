@@ -43,7 +43,7 @@ pub(super) fn handle_http<S: Service>(
     ctx.core.begin_head(id);
     let rejected = match event {
         HttpEvent::Head(head) => return handle_head(ctx, service, id, &head),
-        HttpEvent::Call { head, body } => match Request::parse(&head) {
+        HttpEvent::Call { head, body } => match Request::parse_again(&head) {
             Ok(mut request) => {
                 // The head was accepted before, so the path is below the base path or needs none.
                 request.take_base(&ctx.config().base_path);

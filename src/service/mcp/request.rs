@@ -33,9 +33,30 @@ impl Accepts {
                 events: true,
             };
         }
+        // How specific the best range for each type is, and whether it accepts the type.
+        let (mut json, mut events) = ((0, false), (0, false));
+        for range in request.list("accept") {
+            let (range, parameters) = range.split_once(';').unwrap_or((range, ""));
+            let range = range.trim();
+            let is_accepted = || has_quality(parameters);
+            for (best, kind, media_type) in [
+                (&mut json, "application/*", "application/json"),
+                (&mut events, "text/*", "text/event-stream"),
+            ] {
+                let specificity = match range {
+                    "*/*" => 1,
+                    _ if range.eq_ignore_ascii_case(media_type) => 3,
+                    _ if range.eq_ignore_ascii_case(kind) => 2,
+                    _ => 0,
+                };
+                if specificity > best.0 {
+                    *best = (specificity, is_accepted());
+                }
+            }
+        }
         Self {
-            json: is_accepted(request, "application", "json"),
-            events: is_accepted(request, "text", "event-stream"),
+            json: json.1,
+            events: events.1,
         }
     }
 
@@ -44,37 +65,14 @@ impl Accepts {
     }
 }
 
-/// Whether the most specific media range for this type has a quality over zero.
-fn is_accepted(request: &Request<'_>, kind: &str, subtype: &str) -> bool {
-    let mut best = (0, false);
-    for range in request.list("accept") {
-        let mut parts = range.split(';').map(str::trim);
-        let Some((range_kind, range_subtype)) =
-            parts.next().and_then(|range| range.split_once('/'))
-        else {
-            continue;
-        };
-        let specificity = match (range_kind, range_subtype) {
-            ("*", "*") => 1,
-            (range_kind, "*") if range_kind.eq_ignore_ascii_case(kind) => 2,
-            (range_kind, range_subtype)
-                if range_kind.eq_ignore_ascii_case(kind)
-                    && range_subtype.eq_ignore_ascii_case(subtype) =>
-            {
-                3
-            }
-            _ => continue,
-        };
-        let quality = parts.find_map(|parameter| {
-            let (name, value) = parameter.split_once('=')?;
-            name.trim().eq_ignore_ascii_case("q").then(|| value.trim())
-        });
-        let is_positive = quality.is_none_or(|quality| quality.parse().is_ok_and(|q: f32| q > 0.0));
-        if specificity > best.0 {
-            best = (specificity, is_positive);
-        }
-    }
-    best.1
+/// Whether a media range with these parameters has a quality over zero.
+fn has_quality(parameters: &str) -> bool {
+    let mut parameters = parameters.split(';').map(str::trim);
+    let quality = parameters.find_map(|parameter| {
+        let (name, value) = parameter.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("q").then(|| value.trim())
+    });
+    quality.is_none_or(|quality| quality.parse().is_ok_and(|q: f32| q > 0.0))
 }
 
 /// Whether the body of a request is announced as JSON.

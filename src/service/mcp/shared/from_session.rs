@@ -26,10 +26,6 @@ impl Multiplexer {
     ) -> Handled {
         match &envelope.kind {
             MessageKind::Request { method, id } => {
-                let ended = Ended {
-                    id: envelope.text[id.clone()].into(),
-                    stream,
-                };
                 let ids = match self.is_own() {
                     true => Ok(IdRanges {
                         id: id.clone(),
@@ -38,10 +34,11 @@ impl Multiplexer {
                     false => IdRanges::find(envelope, id.clone()),
                 };
                 let sent =
-                    ids.and_then(|ids| self.request(number, (method, &ended), &ids, envelope, out));
+                    ids.and_then(|ids| self.request(number, (method, stream), &ids, envelope, out));
                 if let Err(why) = sent {
-                    let failed = error(&ended.id, code::PARAMS, "Invalid params", Some(why));
-                    self.answer(number, ended, failed, out);
+                    let own = &envelope.text[id.clone()];
+                    let failed = error(own, code::PARAMS, "Invalid params", Some(why));
+                    self.answer(number, Ended::new(own, stream), failed, out);
                 }
                 Handled::Passed
             }
@@ -76,12 +73,11 @@ impl Multiplexer {
     fn prepare(
         &mut self,
         number: usize,
-        method: &str,
-        ended: &Ended,
+        (method, stream): (&str, u32),
+        own: &str,
         envelope: &Envelope<'_>,
         out: &mut Vec<Output>,
     ) -> Result<Option<Prepared>, &'static str> {
-        let own = &*ended.id;
         if !self.members.contains_key(&number) {
             return Err("the session has ended");
         }
@@ -128,11 +124,7 @@ impl Multiplexer {
             }
             _ => return Ok(Some((Effect::Nothing, None))),
         };
-        let ended = Ended {
-            id: own.into(),
-            stream: ended.stream,
-        };
-        self.answer(number, ended, answer, out);
+        self.answer(number, Ended::new(own, stream), answer, out);
         Ok(None)
     }
 
@@ -140,20 +132,21 @@ impl Multiplexer {
     fn request(
         &mut self,
         number: usize,
-        (method, ended): (&str, &Ended),
+        (method, stream): (&str, u32),
         ids: &IdRanges,
         envelope: &Envelope<'_>,
         out: &mut Vec<Output>,
     ) -> Result<(), &'static str> {
+        let text = envelope.text;
+        let own = &text[ids.id.clone()];
         let prepared = match method {
             "initialize" if self.is_own() => Some((Effect::Initialize, None)),
             _ if self.is_own() => Some((Effect::Nothing, None)),
-            _ => self.prepare(number, method, ended, envelope, out)?,
+            _ => self.prepare(number, (method, stream), own, envelope, out)?,
         };
         let Some((effect, edit)) = prepared else {
             return Ok(());
         };
-        let text = envelope.text;
         let upstream_id = self.ids.next();
         // A shared process is initialized by Outrigger, so this request only waits for that.
         let waits = !self.is_own() && matches!(effect, Effect::Initialize);
@@ -162,13 +155,13 @@ impl Multiplexer {
             true => text.to_owned(),
             false => ids.with_upstream_id(text, upstream_id, edit, |parts| parts.concat()),
         };
-        let key = (number, IdKey::of(&ended.id));
+        let key = (number, IdKey::of(own));
         self.own_ids.insert(key, upstream_id);
         let call = Forwarded {
             process: PROCESS,
             upstream_id,
             sender_ids: Some(ids.read(text)),
-            call: Purpose::Call(number, ended.stream, effect),
+            call: Purpose::Call(number, stream, effect),
         };
         self.calls.insert(upstream_id, call);
         if self.is_open() && !waits {

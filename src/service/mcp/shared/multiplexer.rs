@@ -85,6 +85,13 @@ pub(crate) struct Ended {
     pub(crate) stream: u32,
 }
 
+impl Ended {
+    pub(super) fn new(id: &str, stream: u32) -> Self {
+        let id = id.into();
+        Self { id, stream }
+    }
+}
+
 /// The kind of a message from a process, for the session that gets it.
 #[derive(Debug)]
 pub(crate) enum Incoming {
@@ -653,11 +660,7 @@ impl Multiplexer {
         // first. Otherwise, a subscription that is still being set up would take the errors below for refused resources.
         let members = self.members.iter();
         for (number, _) in members.filter(|(_, member)| member.is_listening) {
-            let ended = Ended {
-                id: ENDED.into(),
-                stream: 0,
-            };
-            self.fail(*number, ended, failure, out);
+            self.fail(*number, Ended::new(ENDED, 0), failure, out);
         }
         for id in self.calls.ids_of(|_| true) {
             if let Some((number, ended, effect)) = self.take_call(id) {
