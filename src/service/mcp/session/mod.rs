@@ -15,7 +15,7 @@ use super::hub::Hub;
 use super::process::Process;
 use super::reply::{Replay, Reply};
 use super::shared::Seat;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
+use crate::record::{RecordError, record};
 use crate::service::jsonrpc::{IdKey, code, error};
 use crate::service::mcp::http_error::HttpError;
 use crate::{Context, Principal, StatusCode, Time};
@@ -67,22 +67,12 @@ pub(super) enum Upstream {
     Shared(Seat),
 }
 
-impl Record for Upstream {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self {
-            Self::Own(process) => object!({"process": process.save(to)}),
-            Self::Shared(seat) => object!({"seat": seat.save(to)}),
-        }
+record!(
+    enum Upstream {
+        Own(process),
+        Shared(seat),
     }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        Ok(match fields.take("seat", from)? {
-            Some(seat) => Self::Shared(seat),
-            None => Self::Own(fields.take("process", from)?),
-        })
-    }
-}
+);
 
 /// A session.
 #[derive(Debug)]
