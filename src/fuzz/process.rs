@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::record::Loader;
 use crate::record::simulated::restored;
 use crate::service::process::attach::{
     Attachments, NewReader, ReaderOutput, Replay, Role, Sharing,
@@ -61,11 +60,9 @@ const SCREENS: ScreenSettings = ScreenSettings { history: 5 };
 
 impl Shown {
     /// A snapshot cannot express everything, such as a saved cursor outside of the screen, so this one passes on, too.
-    fn pass_on(&mut self, size: TerminalSize, is_resized: bool) {
+    fn pass_on(&mut self, is_resized: bool) {
         self.follower.make_portable(&self.output, is_resized);
-        let mut from = Loader::rehearsal(0, 0);
-        let restored = Follower::restore(self.follower.save(), size, &mut from);
-        self.follower = restored.expect("the record is valid");
+        self.follower = restored(&self.follower);
     }
 
     fn new(size: TerminalSize) -> Self {
@@ -477,8 +474,8 @@ pub fn attachments(data: &[u8]) {
                 model.unsent = false;
                 attachments.make_portable();
                 attachments = restored(&attachments);
-                if let (Some(shown), Some(size)) = (&mut model.shown, model.size) {
-                    shown.pass_on(size, attachments.resizes() > 0);
+                if let (Some(shown), Some(_)) = (&mut model.shown, model.size) {
+                    shown.pass_on(attachments.resizes() > 0);
                 }
             }
             (7, _) if argument > 240 => {

@@ -99,24 +99,26 @@ pub enum Cause {
 }
 
 #[cfg(feature = "server")]
-crate::record::record_names!(Cause {
-    PeerClose,
-    Eof,
-    ReadError,
-    WriteError,
-    ProtocolError,
-    PingTimeout,
-    IdleTimeout,
-    SlowConsumer,
-    Memory,
-    RateLimit,
-    NotResumed,
-    Unreachable,
-    Revoked,
-    Operator,
-    Service,
-    Shutdown,
-});
+crate::record::record!(
+    enum Cause {
+        PeerClose,
+        Eof,
+        ReadError,
+        WriteError,
+        ProtocolError,
+        PingTimeout,
+        IdleTimeout,
+        SlowConsumer,
+        Memory,
+        RateLimit,
+        NotResumed,
+        Unreachable,
+        Revoked,
+        Operator,
+        Service,
+        Shutdown,
+    }
+);
 
 impl Cause {
     /// Every cause, for tables of counters. A new one comes last, because a state of an earlier version has the tables.

@@ -30,14 +30,16 @@ pub enum OpCode {
 }
 
 #[cfg(feature = "server")]
-crate::record::record_names!(OpCode {
-    Continuation,
-    Text,
-    Binary,
-    Close,
-    Ping,
-    Pong,
-});
+crate::record::record!(
+    enum OpCode {
+        Continuation,
+        Text,
+        Binary,
+        Close,
+        Ping,
+        Pong,
+    }
+);
 
 impl OpCode {
     /// The opcode with this value, if it is defined.

@@ -1,14 +1,11 @@
 //! Messages, and their assembly from fragments (RFC 6455 section 5.4).
 
-#[cfg(feature = "server")]
-use serde_json::Value;
-
 use super::frame::{FrameHeader, OpCode};
 use super::payload::check_utf8;
 use super::shared::{Buffer, Buffers, capacity_for};
 use super::{ProtocolError, Utf8Stream};
 #[cfg(feature = "server")]
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
+use crate::record::{Beside, record};
 
 /// A complete message, borrowed.
 ///
@@ -85,24 +82,12 @@ pub enum OwnedMessage {
 }
 
 #[cfg(feature = "server")]
-impl Record for OwnedMessage {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self {
-            Self::Text(text) => object!({"text": to.bytes(text.as_bytes())}),
-            Self::Binary(bytes) => object!({"binary": to.bytes(bytes)}),
-        }
+record!(
+    enum OwnedMessage {
+        Text(text(Beside)),
+        Binary(bytes),
     }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        if let Some(bytes) = fields.take("binary", from)? {
-            return Ok(Self::Binary(bytes));
-        }
-        let text = String::from_utf8(fields.take("text", from)?);
-        let wrong = |_| RecordError::new("the text is not UTF-8").inside("text");
-        text.map(Self::Text).map_err(wrong)
-    }
-}
+);
 
 impl OwnedMessage {
     /// Borrows the message.
@@ -240,30 +225,10 @@ pub(crate) enum Assembly {
 }
 
 #[cfg(feature = "server")]
-impl Record for Assembly {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self {
-            Self::Text { text, utf8 } => {
-                let tail = utf8.save(to);
-                object!({"text": to.bytes(text.as_bytes()), "tail": tail})
-            }
-            Self::Binary(bytes) => object!({"binary": to.bytes(bytes)}),
-        }
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        if let Some(bytes) = fields.take::<Option<Vec<u8>>>("binary", from)? {
-            return Ok(Self::Binary(bytes.as_slice().into()));
-        }
-        let text = String::from_utf8(fields.take("text", from)?);
-        let wrong = |_| RecordError::new("the text is not UTF-8").inside("text");
-        Ok(Self::Text {
-            text: text.map_err(wrong)?,
-            utf8: fields.take("tail", from)?,
-        })
-    }
-}
+record!(enum Assembly {
+    Text { text(Beside), utf8 },
+    Binary(bytes),
+});
 
 impl Assembly {
     /// Creates an empty message of this kind.

@@ -1,12 +1,7 @@
 //! What is done to every byte of a payload: masking (RFC 6455 section 5.3), and validation of UTF-8 that arrives in pieces
 //! (RFC 3629, RFC 6455 section 8.1).
 
-#[cfg(feature = "server")]
-use serde_json::Value;
-
 use super::ProtocolError;
-#[cfg(feature = "server")]
-use crate::record::{Loader, Record, RecordError, Saver};
 #[cfg(feature = "server")]
 use crate::sys::random_bytes;
 use crate::sys::{ascii_text, xor_words};
@@ -77,17 +72,13 @@ impl MaskKeys {
     }
 }
 
-/// The keys are not written down. New ones come from the system.
+// New keys come from the system.
 #[cfg(feature = "server")]
-impl Record for MaskKeys {
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        true.into()
-    }
-
-    fn restore(_: Value, _: &mut Loader) -> Result<Self, RecordError> {
-        Ok(Self::new(random_bytes))
-    }
-}
+crate::record::record!(MaskKeys {
+    fill = random_bytes,
+    keys = [[0; 4]; MaskKeys::BATCH],
+    next = MaskKeys::BATCH,
+});
 
 /// Below this length, an ASCII check is faster than vector instructions.
 const SHORT: usize = 64;
@@ -118,24 +109,22 @@ pub struct Utf8Stream {
 }
 
 #[cfg(feature = "server")]
-impl Record for Utf8Stream {
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        self.tail[..usize::from(self.len)].into()
+crate::record::record!(Utf8Stream as Vec<u16>, Self::begun, Self::of_begun);
+
+#[cfg(feature = "server")]
+impl Utf8Stream {
+    /// The first bytes of an incomplete character.
+    fn begun(&self) -> Vec<u16> {
+        let bytes = &self.tail[..usize::from(self.len)];
+        bytes.iter().map(|byte| u16::from(*byte)).collect()
     }
 
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let bytes = Vec::<u16>::restore(value, from)?;
-        let mut restored = Self::default();
-        let wrong = || RecordError::new("the start of a character is expected");
-        for number in bytes {
-            let byte = u8::try_from(number).map_err(|_| wrong())?;
-            let mut whole = String::new();
-            restored.push(&[byte], &mut whole).map_err(|_| wrong())?;
-            if !whole.is_empty() {
-                return Err(wrong());
-            }
+    fn of_begun(bytes: Vec<u16>) -> Option<Self> {
+        let (mut stream, mut whole) = (Self::default(), String::new());
+        for byte in bytes {
+            stream.push(&[u8::try_from(byte).ok()?], &mut whole).ok()?;
         }
-        Ok(restored)
+        whole.is_empty().then_some(stream)
     }
 }
 

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::deflate::Compression;
 use super::{Limits, OpCode};
+#[cfg(feature = "server")]
+use crate::record::{Loader, Record, RecordError, Saver};
 
 /// The capacity of the smallest buffer that is kept.
 const MIN_KEPT: usize = 64 << 10;
@@ -208,6 +210,22 @@ impl From<&[u8]> for Buffer {
             filled: bytes.len(),
             loan: None,
         }
+    }
+}
+
+#[cfg(feature = "server")]
+impl Record for Buffer {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.put_bytes(&**self);
+    }
+
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        let bytes = from.take_bytes()?;
+        Ok(Self {
+            filled: bytes.len(),
+            bytes,
+            loan: None,
+        })
     }
 }
 

@@ -2,21 +2,44 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Loader, Record, RecordError, Restored, Saver};
-use crate::sys::NonblockingFd;
+use super::{Loader, Record, RecordError, RecordWith, Restored, Saver, record};
+use crate::sys::{ChildProcess, NonblockingFd, StartReport};
+
+/// The methods of a [`Record`] that is left out if it is empty.
+macro_rules! may_be_empty {
+    () => {
+        fn is_default(&self) -> bool {
+            self.is_empty()
+        }
+
+        fn missing() -> Option<Self> {
+            Some(Self::default())
+        }
+    };
+}
+
+pub(super) use may_be_empty;
+
+#[cold]
+fn no_number() -> RecordError {
+    RecordError::new("a number is expected, or it is too large")
+}
 
 macro_rules! numbers {
     ($($type:ty),*) => {$(
@@ -25,18 +48,18 @@ macro_rules! numbers {
                 *self == 0
             }
 
-            #[inline(never)]
-            fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-                (*self).into()
+            fn save<'a>(&'a self, to: &mut Saver<'a>) {
+                to.number(*self as u64);
             }
 
             #[inline(never)]
-            fn restore(value: Value, _: &mut Loader) -> Result<Self, RecordError> {
-                if value.is_null() {
-                    return Ok(0);
-                }
-                let number = value.as_u64().and_then(|number| Self::try_from(number).ok());
-                number.ok_or_else(|| RecordError::new("a number is expected, or it is too large"))
+            fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+                let number = from.number().and_then(|number| Self::try_from(number).ok());
+                number.ok_or_else(no_number)
+            }
+
+            fn missing() -> Option<Self> {
+                Some(0)
             }
         }
     )*};
@@ -44,25 +67,46 @@ macro_rules! numbers {
 
 numbers!(u16, u32, u64, usize);
 
+/// A small number. `u8` has no record, so that `Vec<u8>` can have its own.
+impl Record for Option<u8> {
+    fn is_default(&self) -> bool {
+        self.is_none()
+    }
+
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        match self {
+            Some(number) => to.number((*number).into()),
+            None => to.null(),
+        }
+    }
+
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        let number = Option::<u16>::restore(from)?.map(u8::try_from);
+        number.transpose().map_err(|_| no_number())
+    }
+
+    fn missing() -> Option<Self> {
+        Some(None)
+    }
+}
+
 impl Record for i32 {
     fn is_default(&self) -> bool {
         *self == 0
     }
 
-    #[inline(never)]
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        (*self).into()
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.signed_number((*self).into());
     }
 
-    #[inline(never)]
-    fn restore(value: Value, _: &mut Loader) -> Result<Self, RecordError> {
-        if value.is_null() {
-            return Ok(0);
-        }
-        let number = value
-            .as_i64()
-            .and_then(|number| Self::try_from(number).ok());
-        number.ok_or_else(|| RecordError::new("a number is expected, or it is too large"))
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        let number = from.signed_number();
+        let number = number.and_then(|number| Self::try_from(number).ok());
+        number.ok_or_else(no_number)
+    }
+
+    fn missing() -> Option<Self> {
+        Some(0)
     }
 }
 
@@ -72,14 +116,16 @@ impl Record for f32 {
         self.to_bits() == 0
     }
 
-    #[inline(never)]
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        self.to_bits().into()
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.number(self.to_bits().into());
     }
 
-    #[inline(never)]
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        u32::restore(value, from).map(Self::from_bits)
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        u32::restore(from).map(Self::from_bits)
+    }
+
+    fn missing() -> Option<Self> {
+        Some(0.0)
     }
 }
 
@@ -88,202 +134,181 @@ impl Record for bool {
         !self
     }
 
-    #[inline(never)]
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        (*self).into()
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.bool(*self);
     }
 
     #[inline(never)]
-    fn restore(value: Value, _: &mut Loader) -> Result<Self, RecordError> {
-        match value {
-            Value::Null => Ok(false),
-            Value::Bool(value) => Ok(value),
-            _ => Err(RecordError::new("true or false is expected")),
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        match from.word("true") {
+            true => Ok(true),
+            false if from.word("false") => Ok(false),
+            false => Err(RecordError::new("true or false is expected")),
         }
+    }
+
+    fn missing() -> Option<Self> {
+        Some(false)
     }
 }
 
 impl Record for NonZeroU16 {
-    #[inline(never)]
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        self.get().into()
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.number(self.get().into());
     }
 
-    #[inline(never)]
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let number = Self::new(u16::restore(value, from)?);
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        let number = Self::new(u16::restore(from)?);
         number.ok_or_else(|| RecordError::new("zero is not allowed"))
     }
 }
 
+/// Nanoseconds.
 impl Record for Duration {
     fn is_default(&self) -> bool {
         self.is_zero()
     }
 
-    #[inline(never)]
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        u64::try_from(self.as_nanos()).unwrap_or(u64::MAX).into()
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.number(u64::try_from(self.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    #[inline(never)]
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        u64::restore(value, from).map(Self::from_nanos)
-    }
-}
-
-impl Record for String {
-    fn is_default(&self) -> bool {
-        self.is_empty()
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        u64::restore(from).map(Self::from_nanos)
     }
 
-    #[inline(never)]
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        self.as_str().into()
-    }
-
-    #[inline(never)]
-    fn restore(value: Value, _: &mut Loader) -> Result<Self, RecordError> {
-        match value {
-            Value::Null => Ok(Self::new()),
-            Value::String(text) => Ok(text),
-            _ => Err(RecordError::new("a string is expected")),
-        }
-    }
-}
-
-impl Record for Box<str> {
-    fn is_default(&self) -> bool {
-        self.is_empty()
-    }
-
-    #[inline(never)]
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        (&**self).into()
-    }
-
-    #[inline(never)]
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        String::restore(value, from).map(Into::into)
-    }
-}
-
-impl Record for Arc<str> {
-    #[inline(never)]
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        (&**self).into()
-    }
-
-    #[inline(never)]
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        String::restore(value, from).map(Into::into)
-    }
-}
-
-impl<T: Record> Record for Arc<T> {
-    #[inline(never)]
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        (**self).save(to)
-    }
-
-    #[inline(never)]
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        T::restore(value, from).map(Self::new)
-    }
-}
-
-impl Record for Cow<'static, str> {
-    #[inline(never)]
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        (&**self).into()
-    }
-
-    #[inline(never)]
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        String::restore(value, from).map(Into::into)
-    }
-}
-
-/// Implements [`Record`] for types that are written as text.
-macro_rules! as_text {
-    ($($type:ty: $expected:literal),*) => {$(
-        impl Record for $type {
-            #[inline(never)]
-            fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-                self.to_string().into()
-            }
-
-            #[inline(never)]
-            fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-                let text = String::restore(value, from)?;
-                text.parse().map_err(|_| RecordError::new($expected))
-            }
-        }
-    )*};
-}
-
-as_text!(IpAddr: "an IP address is expected", SocketAddr: "an address is expected", Uuid: "a UUID is expected");
-
-/// A string, which need not be UTF-8.
-impl Record for OsString {
-    #[inline(never)]
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self.to_str() {
-            Some(text) => text.into(),
-            None => to.bytes(self.as_bytes()),
-        }
-    }
-
-    #[inline(never)]
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        match value {
-            Value::String(text) => Ok(text.into()),
-            value => from.bytes(&value).map(Self::from_vec),
-        }
-    }
-}
-
-impl Record for PathBuf {
-    #[inline(never)]
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self.to_str() {
-            Some(text) => text.into(),
-            None => to.bytes(self.as_os_str().as_bytes()),
-        }
-    }
-
-    #[inline(never)]
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        OsString::restore(value, from).map(Self::from)
+    fn missing() -> Option<Self> {
+        Some(Self::ZERO)
     }
 }
 
 /// Nanoseconds since the epoch.
 impl Record for SystemTime {
-    #[inline(never)]
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
         let since = self.duration_since(Self::UNIX_EPOCH).unwrap_or_default();
-        let nanos = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
-        let _ = to;
-        nanos.into()
+        to.number(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        Ok(Self::UNIX_EPOCH + Duration::restore(from)?)
+    }
+}
+
+impl Record for ExitStatus {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.signed_number(self.into_raw().into());
+    }
+
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        i32::restore(from).map(Self::from_raw)
+    }
+}
+
+impl Record for String {
+    may_be_empty!();
+
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.string(self);
+    }
+
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        from.string()
+    }
+}
+
+/// The argument of a text that may be long. It is stored beside the record, and is empty in a rehearsal.
+#[derive(Clone, Copy)]
+pub(crate) struct Beside;
+
+impl RecordWith for String {
+    type With<'w> = Beside;
+
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.put_bytes(self.as_bytes());
+    }
+
+    fn restore(from: &mut Loader, _: Beside) -> Result<Self, RecordError> {
+        Self::from_utf8(from.take_bytes()?).map_err(|_| RecordError::new("the text is not UTF-8"))
+    }
+
+    fn missing() -> Option<Self> {
+        Some(Self::new())
+    }
+}
+
+/// Implements [`Record`] for pointers to text.
+macro_rules! texts {
+    ($($type:ty),*) => {$(
+        impl Record for $type {
+            may_be_empty!();
+
+            fn save<'a>(&'a self, to: &mut Saver<'a>) {
+                to.string(self);
+            }
+
+            fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+                from.string().map(Into::into)
+            }
+        }
+    )*};
+}
+
+texts!(Box<str>, Arc<str>, Cow<'static, str>);
+
+record!(IpAddr as text);
+record!(SocketAddr as text);
+record!(Uuid as text);
+
+impl<T: Record> Record for Arc<T> {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        (**self).save(to);
     }
 
     #[inline(never)]
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        Ok(Self::UNIX_EPOCH + Duration::restore(value, from)?)
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        T::restore(from).map(Self::new)
+    }
+}
+
+/// A string, which need not be UTF-8.
+impl Record for OsString {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        match self.to_str() {
+            Some(text) => to.string(text),
+            None => to.put_bytes(self.as_bytes()),
+        }
+    }
+
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        match from.is_string() {
+            true => from.string().map(Into::into),
+            false => from.take_bytes().map(Self::from_vec),
+        }
+    }
+}
+
+impl Record for PathBuf {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        match self.to_str() {
+            Some(text) => to.string(text),
+            None => to.put_bytes(self.as_os_str().as_bytes()),
+        }
+    }
+
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        OsString::restore(from).map(Self::from)
     }
 }
 
 /// In a rehearsal, another file takes the place of the descriptor.
 impl Record for OwnedFd {
-    #[inline(never)]
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        to.descriptor(self.as_fd())
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.put_descriptor(self.as_fd());
     }
 
     #[inline(never)]
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        match from.take(&value)? {
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        match from.take()? {
             Restored::Descriptor(fd) => Ok(fd),
             _ => {
                 let file = File::open("/dev/null");
@@ -295,86 +320,86 @@ impl Record for OwnedFd {
 }
 
 impl Record for File {
-    #[inline(never)]
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        to.descriptor(self.as_fd())
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.put_descriptor(self.as_fd());
     }
 
-    #[inline(never)]
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        OwnedFd::restore(value, from).map(Self::from)
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        OwnedFd::restore(from).map(Self::from)
     }
 }
 
 impl Record for NonblockingFd {
-    #[inline(never)]
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        to.descriptor(self.as_fd())
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.put_descriptor(self.as_fd());
     }
 
-    #[inline(never)]
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let fd = OwnedFd::restore(value, from)?;
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        let fd = OwnedFd::restore(from)?;
         let failed = |error| RecordError::new(format!("the descriptor cannot be used: {error}"));
         Self::passed(fd).map_err(failed)
     }
 }
 
+impl Record for StartReport {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.put_descriptor(self.as_fd());
+    }
+
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        OwnedFd::restore(from).map(Self::passed)
+    }
+}
+
+/// The process id, and whether the process was reaped. A rehearsal must not take the process from its parent.
+impl Record for ChildProcess {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.converted(self, |process| (process.id(), process.is_reaped()));
+    }
+
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        let (pid, reaped) = Record::restore(from)?;
+        Ok(Self::adopt(pid, reaped || from.is_rehearsal()))
+    }
+}
+
 /// Bytes, which are stored beside the record.
 impl Record for Vec<u8> {
-    fn is_default(&self) -> bool {
-        self.is_empty()
+    may_be_empty!();
+
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.put_bytes(&**self);
     }
 
-    #[inline(never)]
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        to.bytes(self)
-    }
-
-    #[inline(never)]
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        from.bytes(&value)
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        from.take_bytes()
     }
 }
 
-/// Bytes, which are stored beside the record in the two parts that the queue has.
+/// Bytes, which are stored beside the record.
 impl Record for VecDeque<u8> {
-    fn is_default(&self) -> bool {
-        self.is_empty()
-    }
+    may_be_empty!();
 
-    #[inline(never)]
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
         let (first, second) = self.as_slices();
-        Value::Array(vec![to.bytes(first), to.bytes(second)])
+        to.put_parts(first, second);
     }
 
-    #[inline(never)]
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        if value.is_null() {
-            return Ok(Self::new());
-        }
-        let (mut first, second): (Vec<u8>, Vec<u8>) = Record::restore(value, from)?;
-        first.extend(second);
-        Ok(first.into())
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        from.take_bytes().map(Into::into)
     }
 }
 
-/// A few bytes, as numbers in the record.
+/// A few bytes, as hexadecimal digits in the record.
 impl<const N: usize> Record for [u8; N] {
-    #[inline(never)]
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        self.iter().map(|byte| Value::from(*byte)).collect()
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.hex(self);
     }
 
-    #[inline(never)]
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let numbers = <[u16; N]>::restore(value, from)?;
-        let is_byte = numbers.iter().all(|number| *number <= 255);
-        let wrong = || RecordError::new("numbers below 256 are expected");
-        is_byte
-            .then(|| numbers.map(|number| number as u8))
-            .ok_or_else(wrong)
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        let mut bytes = [0; N];
+        from.hex(&mut bytes)?;
+        Ok(bytes)
     }
 }
 
@@ -384,14 +409,27 @@ impl Record for () {
         true
     }
 
-    #[inline(never)]
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        Value::Null
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.null();
     }
 
-    #[inline(never)]
-    fn restore(_: Value, _: &mut Loader) -> Result<Self, RecordError> {
-        Ok(())
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        from.skip()
+    }
+
+    fn missing() -> Option<Self> {
+        Some(())
+    }
+}
+
+/// What a program without some feature cannot have.
+impl Record for Infallible {
+    fn save<'a>(&'a self, _: &mut Saver<'a>) {
+        match *self {}
+    }
+
+    fn restore(_: &mut Loader) -> Result<Self, RecordError> {
+        Err(RecordError::new("this program has been built without it"))
     }
 }
 
@@ -401,13 +439,15 @@ impl Record for Value {
         self.is_null()
     }
 
-    #[inline(never)]
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        self.clone()
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.value(self);
     }
 
-    #[inline(never)]
-    fn restore(value: Value, _: &mut Loader) -> Result<Self, RecordError> {
-        Ok(value)
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        from.value()
+    }
+
+    fn missing() -> Option<Self> {
+        Some(Self::Null)
     }
 }

@@ -1,110 +1,59 @@
 //! Records of collections.
 //!
-//! There are hundreds of types of collections, so that what does not depend on their elements is in functions of its own.
+//! There are hundreds of types of collections, so that what does not depend on their elements is in functions of [`Saver`] and
+//! [`Loader`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, Hash};
-use std::vec::IntoIter;
 
-use serde_json::Value;
+use slab::Slab;
 
-use super::{Loader, Record, RecordError, Saver};
-
-/// The elements of an array that are still to be read.
-struct Elements {
-    values: IntoIter<Value>,
-    read: usize,
-    failure: Option<RecordError>,
-}
-
-impl Elements {
-    #[inline(never)]
-    fn of(value: Value) -> Result<Self, RecordError> {
-        let values = match value {
-            Value::Null => Vec::new(),
-            Value::Array(values) => values,
-            _ => return Err(RecordError::new("an array is expected")),
-        };
-        Ok(Self {
-            values: values.into_iter(),
-            read: 0,
-            failure: None,
-        })
-    }
-
-    #[inline(never)]
-    fn next(&mut self) -> Option<Value> {
-        self.read += 1;
-        self.values.next()
-    }
-
-    /// The next element, which is a pair.
-    #[inline(never)]
-    fn next_pair(&mut self) -> Option<[Value; 2]> {
-        match halves(self.next()?) {
-            Ok(pair) => Some(pair),
-            Err(error) => {
-                self.note(error);
-                None
-            }
-        }
-    }
-
-    /// Notes the first error, which is that of the element that was read last.
-    #[cold]
-    #[inline(never)]
-    fn note(&mut self, error: RecordError) {
-        let at = self.read - 1;
-        self.failure
-            .get_or_insert_with(|| error.inside(&format!("{at}")));
-    }
-
-    #[inline(never)]
-    fn end(self) -> Result<(), RecordError> {
-        self.failure.map_or(Ok(()), Err)
-    }
-}
-
-/// The elements of a two-element array.
-#[inline(never)]
-fn halves(value: Value) -> Result<[Value; 2], RecordError> {
-    let halves = match value {
-        Value::Array(values) => values.try_into().ok(),
-        _ => None,
-    };
-    halves.ok_or_else(|| RecordError::new("two elements are expected"))
-}
-
-#[inline(never)]
-fn pair(first: Value, second: Value) -> Value {
-    Value::Array(vec![first, second])
-}
-
-/// Adds an element to an array.
-#[inline(never)]
-fn add(array: &mut Vec<Value>, element: Value) {
-    array.push(element);
-}
+use super::basic::may_be_empty;
+use super::{Loader, Record, RecordError, RecordWith, Saver};
 
 impl<T: Record> Record for Option<T> {
     fn is_default(&self) -> bool {
         self.is_none()
     }
 
-    #[inline(never)]
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
         match self {
             Some(value) => value.save(to),
-            None => Value::Null,
+            None => to.null(),
         }
     }
 
-    #[inline(never)]
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        match value {
-            Value::Null => Ok(None),
-            value => T::restore(value, from).map(Some),
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        match from.word("null") {
+            true => Ok(None),
+            false => T::restore(from).map(Some),
         }
+    }
+
+    fn missing() -> Option<Self> {
+        Some(None)
+    }
+}
+
+impl<T: RecordWith> RecordWith for Option<T> {
+    type With<'w> = T::With<'w>;
+
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        match self {
+            Some(value) => value.save(to),
+            None => to.null(),
+        }
+    }
+
+    fn restore(from: &mut Loader, with: Self::With<'_>) -> Result<Self, RecordError> {
+        match from.word("null") {
+            true => Ok(None),
+            false => T::restore(from, with).map(Some),
+        }
+    }
+
+    fn missing() -> Option<Self> {
+        Some(None)
     }
 }
 
@@ -113,51 +62,45 @@ impl<T: Record> Record for Box<T> {
         (**self).is_default()
     }
 
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        (**self).save(to)
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        (**self).save(to);
     }
 
     #[inline(never)]
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        T::restore(value, from).map(Self::new)
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        T::restore(from).map(Self::new)
+    }
+
+    fn missing() -> Option<Self> {
+        T::missing().map(Self::new)
     }
 }
 
 impl<A: Record, B: Record> Record for (A, B) {
     #[inline(never)]
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let first = self.0.save(to);
-        pair(first, self.1.save(to))
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.pair(&self.0, &self.1);
     }
 
     #[inline(never)]
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let [first, second] = halves(value)?;
-        Ok((A::restore(first, from)?, B::restore(second, from)?))
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        from.pair(b'[')?;
+        let first = A::restore(from)?;
+        from.pair(b',')?;
+        let second = B::restore(from)?;
+        from.pair(b']')?;
+        Ok((first, second))
     }
-}
-
-/// The array of these elements.
-fn save_all<'a, T: Record + 'a>(
-    elements: impl IntoIterator<Item = &'a T>,
-    to: &mut Saver<'a>,
-) -> Value {
-    let mut array = Vec::new();
-    for element in elements {
-        add(&mut array, element.save(to));
-    }
-    Value::Array(array)
 }
 
 impl<T: Record, const N: usize> Record for [T; N] {
-    #[inline(never)]
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        save_all(self, to)
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.array(self, |to, element| element.save(to));
     }
 
     #[inline(never)]
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let elements: Vec<T> = Record::restore(value, from)?;
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        let elements: Vec<T> = Record::restore(from)?;
         let wrong = |_| RecordError::new(format!("{N} elements are expected"));
         elements.try_into().map_err(wrong)
     }
@@ -167,26 +110,21 @@ impl<T: Record, const N: usize> Record for [T; N] {
 macro_rules! elements {
     ($type:ident, $add:ident, [$($bound:ident),*]) => {
         impl<T: Record $(+ $bound)*> Record for $type<T> {
-            fn is_default(&self) -> bool {
-                self.is_empty()
+            may_be_empty!();
+
+            #[inline(never)]
+            fn save<'a>(&'a self, to: &mut Saver<'a>) {
+                to.array(self, |to, element| element.save(to));
             }
 
             #[inline(never)]
-            fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-                save_all(self, to)
-            }
-
-            #[inline(never)]
-            fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-                let mut elements = Elements::of(value)?;
+            fn restore(from: &mut Loader) -> Result<Self, RecordError> {
                 let mut all = Self::new();
-                while let Some(value) = elements.next() {
-                    match T::restore(value, from) {
-                        Ok(element) => _ = all.$add(element),
-                        Err(error) => elements.note(error),
-                    }
-                }
-                elements.end().map(|()| all)
+                from.each(|from| {
+                    all.$add(T::restore(from)?);
+                    Ok(())
+                })?;
+                Ok(all)
             }
         }
     };
@@ -197,35 +135,49 @@ elements!(VecDeque, push_back, []);
 elements!(BTreeSet, insert, [Ord]);
 elements!(HashSet, insert, [Eq, Hash]);
 
+impl<T: for<'w> RecordWith<With<'w>: Copy>> RecordWith for Vec<T> {
+    type With<'w> = T::With<'w>;
+
+    #[inline(never)]
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.array(self, |to, element| element.save(to));
+    }
+
+    #[inline(never)]
+    fn restore(from: &mut Loader, with: Self::With<'_>) -> Result<Self, RecordError> {
+        let mut all = Self::new();
+        from.each(|from| {
+            all.push(T::restore(from, with)?);
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
+    fn missing() -> Option<Self> {
+        Some(Self::new())
+    }
+}
+
 /// Implements the record of a map: an array of pairs.
 macro_rules! pairs {
     ($type:ty, [$($hasher:ident)?], [$($bound:ident),*]) => {
         impl<K: Record $(+ $bound)*, V: Record $(, $hasher: BuildHasher + Default)?> Record for $type {
-            fn is_default(&self) -> bool {
-                self.is_empty()
+            may_be_empty!();
+
+            #[inline(never)]
+            fn save<'a>(&'a self, to: &mut Saver<'a>) {
+                to.array(self, |to, (key, value)| to.pair(key, value));
             }
 
             #[inline(never)]
-            fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-                let mut array = Vec::new();
-                for (key, value) in self {
-                    let key = key.save(to);
-                    add(&mut array, pair(key, value.save(to)));
-                }
-                Value::Array(array)
-            }
-
-            #[inline(never)]
-            fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-                let mut elements = Elements::of(value)?;
+            fn restore(from: &mut Loader) -> Result<Self, RecordError> {
                 let mut all = Self::default();
-                while let Some([key, value]) = elements.next_pair() {
-                    match (K::restore(key, from), V::restore(value, from)) {
-                        (Ok(key), Ok(value)) => _ = all.insert(key, value),
-                        (Err(error), _) | (_, Err(error)) => elements.note(error),
-                    }
-                }
-                elements.end().map(|()| all)
+                from.each(|from| {
+                    let (key, value) = Record::restore(from)?;
+                    all.insert(key, value);
+                    Ok(())
+                })?;
+                Ok(all)
             }
         }
     };
@@ -233,3 +185,31 @@ macro_rules! pairs {
 
 pairs!(BTreeMap<K, V>, [], [Ord]);
 pairs!(HashMap<K, V, S>, [S], [Eq, Hash]);
+
+/// The maximum number of slots in a [`Slab`]. Its memory depends on the last one.
+const MAX_SLOTS: usize = 1 << 20;
+
+/// An array of pairs: the slot, and what is in it.
+impl<T: Record> Record for Slab<T> {
+    may_be_empty!();
+
+    #[inline(never)]
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.array(self, |to, (slot, value)| {
+            to.open(b'[');
+            to.number(slot as u64);
+            to.next();
+            value.save(to);
+            to.close(b']');
+        });
+    }
+
+    #[inline(never)]
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        let all: Vec<(usize, T)> = Record::restore(from)?;
+        match all.iter().any(|(slot, _)| *slot >= MAX_SLOTS) {
+            true => Err(RecordError::new("a slot is too large")),
+            false => Ok(all.into_iter().collect()),
+        }
+    }
+}

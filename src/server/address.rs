@@ -2,14 +2,14 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::record::{Loader, Record, RecordError, Saver, Value};
+use crate::record::record;
 
 /// An address to listen on.
 ///
@@ -346,22 +346,7 @@ pub struct Remote {
     port: u16,
 }
 
-/// One text, such as `[::ffff:192.0.2.1]:4000`. A number for each byte would be half of the record of an idle connection.
-impl Record for Remote {
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        let address = SocketAddrV6::new(self.ip.into(), self.port, 0, 0);
-        address.to_string().into()
-    }
-
-    fn restore(value: Value, _: &mut Loader) -> Result<Self, RecordError> {
-        let address: Option<SocketAddrV6> = value.as_str().and_then(|text| text.parse().ok());
-        let address = address.ok_or_else(|| RecordError::new("an address is expected"))?;
-        Ok(Self {
-            ip: address.ip().octets(),
-            port: address.port(),
-        })
-    }
-}
+record!(Remote { ip, port });
 
 /// The first bytes of an address that represents a unix socket. It is a multicast address, which no connection comes
 /// from.

@@ -4,9 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use mio::Token;
-use serde_json::Value;
 
-use crate::record::{Loader, Record, RecordError, Saver};
+use crate::record::record;
 
 /// The bits of a token that hold the slot. The rest holds the serial number.
 const SLOT_BITS: u32 = 20;
@@ -38,17 +37,7 @@ const _: () = assert!(usize::BITS >= 64, "a 64-bit platform is required");
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(u64);
 
-impl Record for ClientId {
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        self.to_string().into()
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let text = String::restore(value, from)?;
-        text.parse()
-            .map_err(|error: ParseClientIdError| RecordError::new(error.to_string()))
-    }
-}
+record!(ClientId as text);
 
 impl ClientId {
     pub(super) fn new(slot: usize, serial: u64) -> Self {
@@ -129,20 +118,10 @@ impl FromStr for ClientId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId(u8);
 
-impl Record for ServiceId {
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        self.to_number()
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let number = u16::restore(value, from)?;
-        let wrong = || RecordError::new("the number of a service is expected");
-        let number = u8::try_from(number)
-            .ok()
-            .filter(|number| *number <= Self::ALWAYS_SERVED.0);
-        number.map(Self).ok_or_else(wrong)
-    }
-}
+record!(ServiceId as u16, |id| id.0.into(), |number| {
+    let number = u8::try_from(number).ok()?;
+    (number <= Self::ALWAYS_SERVED.0).then_some(Self(number))
+});
 
 impl ServiceId {
     /// All services: the id of the only service of a server, and of what belongs to no service.
@@ -170,11 +149,6 @@ impl ServiceId {
     /// Whether what belongs to `other` also belongs to this service.
     pub(super) fn includes(self, other: Self) -> bool {
         self == Self::ALL || self == other
-    }
-
-    /// Its number in a record.
-    pub(super) fn to_number(self) -> Value {
-        self.0.into()
     }
 
     /// The bit of this service in a set; 0 for [`ServiceId::ALWAYS_SERVED`], which is in no set.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net as unix;
 use std::path::{Path, PathBuf};
@@ -13,14 +13,13 @@ use std::time::Duration;
 use mio::net::{TcpListener, UnixListener, UnixStream};
 use mio::{Interest, Registry};
 use rustix::net::{Shutdown, getsockname, shutdown};
-use serde_json::Value;
 
 use super::address::{Listen, ListenAddress, PLAIN, Place, Remote, TLS};
 use super::id::listener_token;
 use super::stream::Stream;
 use crate::protocol::Rejection;
 use crate::protocol::http::HttpDate;
-use crate::record::{Fields, Loader, Record, RecordError, Restored, Saver, object, record};
+use crate::record::{Loader, Read, Record, RecordError, Restored, Saver, Set, record};
 use crate::sys::{
     ListeningSocket, check_socket_path, inherited_listener, is_exhausted, random_uuid,
     tcp_listener, with_private_umask,
@@ -207,27 +206,58 @@ impl Drop for PassedListener {
 }
 
 impl Record for PassedListener {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let socket = self.socket.as_ref();
-        let socket = socket.map_or(Value::Null, |socket| to.descriptor(socket.as_fd()));
-        let (file, address) = (self.file.save(to), self.address.save(to));
-        object!({"name": &self.name, "socket": socket, "file": file, "address": address})
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        let Self {
+            name,
+            socket,
+            file,
+            address,
+        } = self;
+        save_listener(name, socket.as_ref().map(AsFd::as_fd), file, *address, to);
     }
 
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        let socket: Value = fields.take("socket", from)?;
-        let socket = match from.take(&socket)? {
-            Restored::Descriptor(socket) => Some(socket),
-            _ => None,
-        };
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        let (mut name, mut socket) = (None, None);
+        let (mut file, mut address) = (None, None);
+        from.object(
+            &["name", "socket", "file", "address"],
+            &mut [
+                &mut name,
+                &mut Read(|from: &mut Loader| {
+                    if let Restored::Descriptor(fd) = from.take()? {
+                        socket = Some(fd);
+                    }
+                    Ok(())
+                }),
+                &mut Set(&mut file),
+                &mut Set(&mut address),
+            ],
+        )?;
         Ok(Self {
-            name: fields.take("name", from)?,
+            name: name.ok_or_else(RecordError::missing)?,
             socket,
-            file: fields.take("file", from)?,
-            address: fields.take("address", from)?,
+            file,
+            address,
         })
     }
+}
+
+/// Writes a socket down, as a [`PassedListener`].
+fn save_listener<'a>(
+    name: &'a String,
+    socket: Option<BorrowedFd<'a>>,
+    file: &'a Option<SocketFile>,
+    address: Option<SocketAddr>,
+    to: &mut Saver<'a>,
+) {
+    to.open(b'{');
+    to.field("name", name);
+    if let Some(socket) = socket {
+        to.member("socket", |to| to.put_descriptor(socket));
+    }
+    to.field("file", file);
+    to.member("address", |to| to.inline(&address));
+    to.close(b'}');
 }
 
 record!(SocketFile {
@@ -238,13 +268,13 @@ record!(SocketFile {
 
 impl Listener {
     /// Writes the socket down, as a [`PassedListener`].
-    pub(super) fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+    pub(super) fn save<'a>(&'a self, to: &mut Saver<'a>) {
         let socket = match &self.socket {
-            Socket::Tcp(socket) => to.descriptor(socket.as_fd()),
-            Socket::Unix(socket) => to.descriptor(socket.as_fd()),
+            Socket::Tcp(socket) => socket.as_fd(),
+            Socket::Unix(socket) => socket.as_fd(),
         };
-        let address = self.local_address().map(|address| address.to_string());
-        object!({"name": &self.name, "socket": socket, "file": self.file.save(to), "address": address})
+        let address = self.local_address();
+        save_listener(&self.name, Some(socket), &self.file, address, to);
     }
 
     /// The configured listen address.

@@ -83,8 +83,8 @@ pub(crate) use requests::admin::is_reserved_path;
 #[cfg(feature = "cli")]
 pub(crate) use resume::token::is_node_name;
 pub(crate) use resume::without_resume;
-pub(crate) use service::continue_service;
 pub use service::{Outgoing, Portable, Report, ResponseEvent, Route, Service};
+pub(crate) use service::{continue_service, save_service};
 #[cfg(all(feature = "tls", any(test, fuzzing)))]
 pub(crate) use tls::simulation::converse as converse_over_tls;
 #[cfg(feature = "tls")]

@@ -3,8 +3,6 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::access::{LinkTarget, Principal, Scope};
 use super::context::Context;
 use super::event_loop::sources::Readiness;
@@ -346,27 +344,33 @@ pub trait Portable {
         let _ = ctx;
     }
 
-    /// Writes down what the service keeps, for [`Portable::restore`] of the program that replaces this one.
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+    /// Writes down what the service keeps, for [`Portable::restore`] of the program that replaces this one: at most one
+    /// [value](Saver::value).
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
         let _ = to;
-        Value::Null
     }
 
     /// Continues with what [`Portable::save`] of the program before has written. It is called in place of [`Service::started`], unless
-    /// that service has written null. The clients are connected: `connected` is not called for them. If [`Loader::is_rehearsal`] is
+    /// that service has written nothing or null. The clients are connected: `connected` is not called for them. If [`Loader::is_rehearsal`] is
     /// true, the state is only checked.
     ///
     /// # Errors
     ///
     /// The state cannot be read. The program that has written it goes on.
-    fn restore(
-        &mut self,
-        ctx: &mut Context,
-        state: Value,
-        from: &mut Loader,
-    ) -> Result<(), RecordError> {
-        let _ = (ctx, state, from);
+    fn restore(&mut self, ctx: &mut Context, from: &mut Loader) -> Result<(), RecordError> {
+        let _ = (ctx, from);
         Ok(())
+    }
+}
+
+/// Writes down what a service keeps; null if it keeps nothing.
+pub(crate) fn save_service<'a>(service: &'a dyn Service, to: &mut Saver<'a>) {
+    let before = to.written();
+    if let Some(portable) = service.portable() {
+        portable.save(to);
+    }
+    if to.written() == before {
+        to.null();
     }
 }
 
@@ -374,11 +378,13 @@ pub trait Portable {
 pub(crate) fn continue_service(
     service: &mut dyn Service,
     ctx: &mut Context,
-    state: Value,
     from: &mut Loader,
 ) -> Result<(), RecordError> {
-    if let Some(portable) = service.portable_mut().filter(|_| !state.is_null()) {
-        return portable.restore(ctx, state, from);
+    if !from.word("null") {
+        match service.portable_mut() {
+            Some(portable) => return portable.restore(ctx, from),
+            None => from.skip()?,
+        }
     }
     if !from.is_rehearsal() {
         service.started(ctx);

@@ -7,7 +7,6 @@ use std::os::unix;
 
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
-use serde_json::Value;
 
 use super::tls::{Scratch, TlsStream};
 use crate::protocol::Timeouts;
@@ -32,20 +31,21 @@ pub(crate) enum Stream {
 
 /// A closed stream is saved as nothing. A stream over TLS cannot be saved: its client ends or is detached before.
 impl Record for Stream {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+    fn is_default(&self) -> bool {
+        matches!(self, Self::Tls(_) | Self::Closed)
+    }
+
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
         match self {
-            Self::Socket(stream) => to.descriptor(stream.as_fd()),
-            Self::Tls(_) | Self::Closed => Value::Null,
+            Self::Socket(stream) => to.put_descriptor(stream.as_fd()),
+            Self::Tls(_) | Self::Closed => to.null(),
             #[cfg(any(test, fuzzing))]
             Self::Memory(stream) => to.carry(Saved::Simulated(Box::new(stream.clone()))),
         }
     }
 
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        if value.is_null() {
-            return Ok(Self::Closed);
-        }
-        match from.take(&value)? {
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        match from.take()? {
             Restored::Descriptor(socket) => Ok(Self::Socket(TcpStream::from_std(socket.into()))),
             Restored::Rehearsed => Ok(Self::Closed),
             #[cfg(any(test, fuzzing))]
@@ -54,6 +54,10 @@ impl Record for Stream {
                 Err(_) => Err(RecordError::new("a stream is expected")),
             },
         }
+    }
+
+    fn missing() -> Option<Self> {
+        Some(Self::Closed)
     }
 }
 

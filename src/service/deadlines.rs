@@ -3,9 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use serde_json::Value;
-
-use crate::record::{Loader, Record, RecordError, Saver, State};
+use crate::record::{Record, record, state};
 use crate::{Context, Time, TimerId};
 
 /// A queue with at most this number of keys is not searched for keys that are no longer pending.
@@ -72,38 +70,21 @@ impl<K: Copy> Deadlines<K> {
     }
 }
 
-/// The limit is a setting. The deadlines of keys that are pending already stay.
-impl<K: Record> State for Deadlines<K> {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let Self {
-            limit: _,
-            queue,
-            clean_at: _,
-        } = self;
-        queue.save(to)
-    }
-
-    fn load(&mut self, value: Value, from: &mut Loader) -> Result<(), RecordError> {
-        self.queue = Record::restore(value, from)?;
-        Ok(())
-    }
-}
+// The limit is a setting. The deadlines of keys that are pending already stay.
+state!(impl<K: Record> Deadlines<K> {
+    keep limit,
+    queue,
+    keep clean_at,
+});
 
 /// A timer that follows a deadline which changes.
 #[derive(Debug, Default)]
 pub(super) struct Alarm(Option<(Time, Option<TimerId>)>);
 
-/// It has no timer until [`Alarm::wake`].
-impl Record for Alarm {
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        self.deadline().map(Time::as_millis).into()
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let deadline: Option<Time> = Record::restore(value, from)?;
-        Ok(Self(deadline.map(|at| (at, None))))
-    }
-}
+// It has no timer until [`Alarm::wake`].
+record!(Alarm as Option<Time>, Self::deadline, |at| {
+    Some(Self(at.map(|at| (at, None))))
+});
 
 impl Alarm {
     /// Sets the timer of an alarm that has none.

@@ -20,17 +20,16 @@
 /// `check_state` checks in the rehearsal, too, that the state agrees with the settings. `watch_again` follows if this is no rehearsal.
 macro_rules! passes_on {
     () => {
-        fn save<'a>(&'a self, to: &mut crate::record::Saver<'a>) -> serde_json::Value {
-            crate::record::State::save(self, to)
+        fn save<'a>(&'a self, to: &mut crate::record::Saver<'a>) {
+            crate::record::State::save(self, to);
         }
 
         fn restore(
             &mut self,
             ctx: &mut crate::Context,
-            state: serde_json::Value,
             from: &mut crate::record::Loader,
         ) -> Result<(), crate::record::RecordError> {
-            crate::record::State::load(self, state, from)?;
+            crate::record::State::load(self, from)?;
             self.check_state()?;
             match from.is_rehearsal() {
                 true => Ok(()),

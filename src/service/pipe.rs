@@ -6,7 +6,6 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use serde_json::Value;
 
 use super::framing::{Decoder, Framing};
 use super::lines::Line;
@@ -76,17 +75,6 @@ impl Trigger {
     }
 }
 
-/// What is watched depends on the process.
-impl Record for Trigger {
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        Value::Null
-    }
-
-    fn restore(_: Value, _: &mut Loader) -> Result<Self, RecordError> {
-        Ok(Self::Timer(None))
-    }
-}
-
 /// The state of a pipe after a read or a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PipeState {
@@ -142,13 +130,21 @@ impl ByteQueue {
 
 /// The bytes that wait.
 impl Record for ByteQueue {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        to.bytes(self.unwritten())
+    fn is_default(&self) -> bool {
+        self.len() == 0
     }
 
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let bytes = from.bytes(&value)?;
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.put_bytes(self.unwritten());
+    }
+
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        let bytes = from.take_bytes()?;
         Ok(Self { bytes, written: 0 })
+    }
+
+    fn missing() -> Option<Self> {
+        Some(Self::default())
     }
 }
 
@@ -167,7 +163,8 @@ pub(crate) struct LineReader {
 
 record!(LineReader {
     fd,
-    trigger,
+    // What is watched depends on the process.
+    trigger = Trigger::Timer(None),
     decoder,
     rest,
     paused,
@@ -355,7 +352,7 @@ pub(crate) struct Writer {
 
 record!(Writer {
     fd,
-    trigger,
+    trigger = Trigger::Timer(None),
     queue,
     broken,
     error = None,

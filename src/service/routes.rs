@@ -6,8 +6,8 @@ use std::fmt;
 use serde_json::{Map, Value, json};
 
 use super::Endpoint;
-use crate::record::{Fields, Loader, RecordError, Saver};
-use crate::server::continue_service;
+use crate::record::{Elements, Loader, RecordError, Saver};
+use crate::server::{continue_service, save_service};
 use crate::upgrade::Portable;
 use crate::{
     ClientId, Context, Histogram, LinkTarget, Metrics, Principal, Rejection, Report, Request,
@@ -261,12 +261,24 @@ impl Routes {
         ctx: &mut Context,
         mut act: impl FnMut(&mut dyn Service, &Endpoint, &mut Context),
     ) {
-        let alone = self.services.len() == 1;
-        for (index, mounted) in self.services.iter_mut().enumerate() {
-            ctx.set_service_id(service_id(index, alone));
-            act(&mut *mounted.service, &mounted.endpoint, ctx);
+        for index in 0..self.services.len() {
+            self.at(ctx, index, &mut act);
         }
+    }
+
+    /// Calls `act` with one service, after making it the current service of the context.
+    fn at<R>(
+        &mut self,
+        ctx: &mut Context,
+        index: usize,
+        act: impl FnOnce(&mut dyn Service, &Endpoint, &mut Context) -> R,
+    ) -> R {
+        let alone = self.services.len() == 1;
+        let mounted = &mut self.services[index];
+        ctx.set_service_id(service_id(index, alone));
+        let done = act(&mut *mounted.service, &mounted.endpoint, ctx);
         ctx.set_service_id(ServiceId::ALL);
+        done
     }
 }
 
@@ -519,33 +531,39 @@ impl Portable for Routes {
         });
     }
 
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let saved = self.services.iter().filter_map(|mounted| {
-            let state = mounted.service.portable()?.save(to);
-            Some((mounted.state_name(), state))
-        });
-        Value::Object(saved.collect())
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.open(b'{');
+        for mounted in &self.services {
+            to.member(&mounted.state_name(), |to| {
+                save_service(&*mounted.service, to)
+            });
+        }
+        to.close(b'}');
     }
 
-    fn restore(
-        &mut self,
-        ctx: &mut Context,
-        state: Value,
-        from: &mut Loader,
-    ) -> Result<(), RecordError> {
-        let mut states = Fields::of(state)?;
-        let mut failure = None;
+    fn restore(&mut self, ctx: &mut Context, from: &mut Loader) -> Result<(), RecordError> {
         let names: Vec<String> = self.services.iter().map(Mounted::state_name).collect();
-        let mut names = names.iter();
-        self.each(ctx, |service, endpoint, ctx| {
-            let name = names.next().map_or("", |name| name);
-            let state = states.take::<Value>(name, from);
-            let restored = state.and_then(|state| continue_service(service, ctx, state, from));
-            failure = failure
-                .take()
-                .or(restored.err().map(|error| error.inside(endpoint.path())));
-        });
-        failure.map_or(Ok(()), Err)
+        let mut continued = vec![false; names.len()];
+        let mut states = Elements::of_object(from)?;
+        while states.has_next(from)? {
+            let name = from.string()?;
+            from.expect(b':')?;
+            let Some(at) = names.iter().position(|one| *one == name) else {
+                from.skip()?;
+                continue;
+            };
+            continued[at] = true;
+            self.at(ctx, at, |service, endpoint, ctx| {
+                let restored = continue_service(service, ctx, from);
+                restored.map_err(|error| error.inside(endpoint.path()))
+            })?;
+        }
+        if !from.is_rehearsal() {
+            for at in (0..names.len()).filter(|at| !continued[*at]) {
+                self.at(ctx, at, |service, _, ctx| service.started(ctx));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -4,8 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-#[cfg(feature = "server")]
-use serde_json::Value;
 use zlib_rs::{Deflate, Inflate};
 
 use super::offer::{Agreement, MAX_WINDOW_BITS, Offer};
@@ -14,8 +12,6 @@ use super::zlib::{TAIL, compress, decompress, new_deflate};
 use super::{CompressionCounts, DeflateConfig, SLICE};
 use crate::protocol::message::Assembly;
 use crate::protocol::{Buffers, ProtocolError};
-#[cfg(feature = "server")]
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
 
 /// An empty stored block that is not the last one (RFC 1951 section 3.2.4).
 pub(super) const EMPTY_BLOCK: [u8; 5] = [0, 0, 0, 0xff, 0xff];
@@ -227,6 +223,13 @@ struct Reservation {
     bytes: usize,
 }
 
+// Counted when the codec gets the state that it shares: see `Compression::adopt`.
+#[cfg(feature = "server")]
+crate::record::record!(Reservation {
+    total = Arc::new(AtomicUsize::new(usize::MAX / 2)),
+    bytes,
+});
+
 impl Reservation {
     /// Reserves `bytes` more. Returns false if the total would exceed `most`.
     fn add(&mut self, bytes: usize, most: usize) -> bool {
@@ -270,41 +273,16 @@ pub struct Codec {
     reservation: Reservation,
 }
 
-/// The compressor of the next process starts anew, as after a broadcast.
+// The compressor of the next process starts anew, as after a broadcast.
 #[cfg(feature = "server")]
-impl Record for Codec {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let Self {
-            agreement,
-            inflate: _,
-            deflate: _,
-            window,
-            has_gap: _,
-            reservation,
-        } = self;
-        object!({
-            "agreement": agreement.save(to),
-            "window": window.save(to),
-            "reserved": reservation.bytes,
-        })
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        Ok(Self {
-            agreement: fields.take("agreement", from)?,
-            inflate: None,
-            deflate: None,
-            window: fields.take("window", from)?,
-            has_gap: false,
-            // Counted when the codec gets the state that it shares: see `Compression::adopt`.
-            reservation: Reservation {
-                total: Arc::new(AtomicUsize::new(usize::MAX / 2)),
-                bytes: fields.take("reserved", from)?,
-            },
-        })
-    }
-}
+crate::record::record!(Codec {
+    agreement,
+    inflate = None,
+    deflate = None,
+    window,
+    has_gap = false,
+    reservation,
+});
 
 impl Codec {
     /// Keeps the window of the decompressor, so that another process can continue it.

@@ -43,20 +43,7 @@ impl std::fmt::Display for CompressionFailed {
 impl std::error::Error for CompressionFailed {}
 
 #[cfg(feature = "server")]
-impl crate::record::Record for Codec {
-    fn save<'a>(&'a self, _: &mut crate::record::Saver<'a>) -> serde_json::Value {
-        match self.0 {}
-    }
-
-    fn restore(
-        _: serde_json::Value,
-        _: &mut crate::record::Loader,
-    ) -> Result<Self, crate::record::RecordError> {
-        Err(crate::record::RecordError::new(
-            "this program cannot decompress",
-        ))
-    }
-}
+crate::record::record!(Codec as Infallible);
 
 #[allow(
     missing_docs,

@@ -39,37 +39,23 @@ pub struct Agreement {
 }
 
 #[cfg(feature = "server")]
-impl crate::record::Record for Agreement {
-    fn save<'a>(&'a self, _: &mut crate::record::Saver<'a>) -> serde_json::Value {
-        let Self {
-            server_context_takeover,
-            client_context_takeover,
-            server_max_window_bits,
-            client_max_window_bits,
-        } = self;
-        crate::record::object!({
-            "server_context_takeover": server_context_takeover,
-            "client_context_takeover": client_context_takeover,
-            "server_max_window_bits": server_max_window_bits,
-            "client_max_window_bits": client_max_window_bits,
-        })
-    }
+crate::record::record!(Agreement {
+    server_context_takeover,
+    client_context_takeover,
+    server_max_window_bits,
+    client_max_window_bits,
+} => Self::checked);
 
-    fn restore(
-        value: serde_json::Value,
-        from: &mut crate::record::Loader,
-    ) -> Result<Self, crate::record::RecordError> {
-        let mut fields = crate::record::Fields::of(value)?;
-        let mut bits = |name| {
-            let bits = fields.take::<Option<u16>>(name, from)?;
-            Ok(bits.map(|bits| bits.clamp(8, 15) as u8))
-        };
-        Ok(Self {
-            server_max_window_bits: bits("server_max_window_bits")?,
-            client_max_window_bits: bits("client_max_window_bits")?,
-            server_context_takeover: fields.take("server_context_takeover", from)?,
-            client_context_takeover: fields.take("client_context_takeover", from)?,
-        })
+#[cfg(feature = "server")]
+impl Agreement {
+    fn checked(mut self) -> Result<Self, crate::record::RecordError> {
+        for bits in [
+            &mut self.server_max_window_bits,
+            &mut self.client_max_window_bits,
+        ] {
+            *bits = bits.map(|bits| bits.clamp(8, 15));
+        }
+        Ok(self)
     }
 }
 

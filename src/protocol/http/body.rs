@@ -3,8 +3,6 @@
 use super::head::Framing;
 use super::rejection::{Rejection, StatusCode};
 use crate::protocol::Input;
-#[cfg(feature = "server")]
-use crate::record::{Loader, Record, RecordError, Saver, Value};
 
 /// The maximum number of bytes of chunk extensions and trailer fields in a body. They are ignored.
 const MAX_ASIDE: usize = 4096;
@@ -37,47 +35,19 @@ enum Next {
 }
 
 #[cfg(feature = "server")]
-impl Record for Next {
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        let (name, count) = match *self {
-            Self::Fixed(left) => ("fixed", left),
-            Self::Size { size, begun: false } => ("size", size),
-            Self::Size { size, begun: true } => ("more_size", size),
-            Self::Space(size) => ("space", size),
-            Self::Extension(size) => ("extension", size),
-            Self::SizeEnd(size) => ("size_end", size),
-            Self::Chunk(left) => ("chunk", left),
-            Self::ChunkCr => ("chunk_cr", 0),
-            Self::ChunkLf => ("chunk_lf", 0),
-            Self::Trailer { empty } => ("trailer", usize::from(empty)),
-            Self::TrailerEnd { empty } => ("trailer_end", usize::from(empty)),
-            Self::Done => ("done", 0),
-        };
-        serde_json::json!([name, count])
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let (name, count): (String, usize) = Record::restore(value, from)?;
-        let empty = count > 0;
-        Ok(match name.as_str() {
-            "fixed" => Self::Fixed(count),
-            "size" | "more_size" => Self::Size {
-                size: count,
-                begun: name == "more_size",
-            },
-            "space" => Self::Space(count),
-            "extension" => Self::Extension(count),
-            "size_end" => Self::SizeEnd(count),
-            "chunk" => Self::Chunk(count),
-            "chunk_cr" => Self::ChunkCr,
-            "chunk_lf" => Self::ChunkLf,
-            "trailer" => Self::Trailer { empty },
-            "trailer_end" => Self::TrailerEnd { empty },
-            "done" => Self::Done,
-            _ => return Err(RecordError::new("an unknown part of a body")),
-        })
-    }
-}
+crate::record::record!(enum Next {
+    Fixed(left),
+    Size { size, begun },
+    Space(size),
+    Extension(size),
+    SizeEnd(size),
+    Chunk(left),
+    ChunkCr,
+    ChunkLf,
+    Trailer { empty },
+    TrailerEnd { empty },
+    Done,
+});
 
 /// Takes a body out of its framing, without keeping it.
 #[derive(Debug)]

@@ -57,14 +57,16 @@ pub enum HttpState {
 }
 
 #[cfg(feature = "server")]
-crate::record::record_names!(HttpState {
-    Head,
-    Body,
-    Answering,
-    Streaming,
-    Closing,
-    Closed
-});
+crate::record::record!(
+    enum HttpState {
+        Head,
+        Body,
+        Answering,
+        Streaming,
+        Closing,
+        Closed,
+    }
+);
 
 /// What [`HttpConnection::receive`] found in the input.
 #[derive(Debug)]

@@ -2,12 +2,6 @@
 
 use std::fmt;
 
-#[cfg(feature = "server")]
-use serde_json::Value;
-
-#[cfg(feature = "server")]
-use crate::record::{Loader, Record, RecordError, Saver};
-
 /// The position of a request in a distributed trace, from its field `traceparent`.
 ///
 /// ```
@@ -26,17 +20,9 @@ pub struct TraceParent {
 }
 
 #[cfg(feature = "server")]
-impl Record for TraceParent {
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        self.to_string().into()
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let text = String::restore(value, from)?;
-        let wrong = || RecordError::new("the value of the field traceparent is expected");
-        Self::parse(text.as_bytes()).ok_or_else(wrong)
-    }
-}
+crate::record::record!(TraceParent as String, ToString::to_string, |text| {
+    Self::parse(text.as_bytes())
+});
 
 /// The only flag of version 00 (section 3.2.2.5). The others are sent as zero.
 const SAMPLED: u8 = 0x01;

@@ -1,8 +1,5 @@
 //! The state of a [`WebSocket`] that is rarely needed. It is allocated on demand.
 
-#[cfg(feature = "server")]
-use serde_json::{Value, json};
-
 use std::time::Duration;
 
 use super::WebSocket;
@@ -13,14 +10,14 @@ use crate::protocol::frame::{FrameHeader, MAX_HEADER, OpCode};
 use crate::protocol::message::{Assembly, Payload};
 use crate::protocol::payload::MaskKeys;
 #[cfg(feature = "server")]
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
+use crate::record::RecordError;
 
 /// State that exists only while a frame or a message is incomplete.
 #[derive(Debug, Default)]
 pub(super) struct Partial {
     /// The bytes of an incomplete frame header: `header[..header_len]`.
     pub(super) header: [u8; MAX_HEADER],
-    pub(super) header_len: u8,
+    pub(super) header_len: usize,
     /// The frame whose payload is arriving. `payload_len` and `mask` apply to the rest of it.
     pub(super) frame: Option<FrameHeader>,
     /// The part of a control frame's payload that has arrived, at most 125 bytes.
@@ -35,47 +32,16 @@ pub(super) struct Partial {
 }
 
 #[cfg(feature = "server")]
-impl Record for Partial {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let Self {
-            header,
-            header_len,
-            frame,
-            control,
-            message,
-            compressed,
-            // A connection with such a message is not carried over.
-            inflating: _,
-        } = self;
-        object!({
-            "header": json!(header[..usize::from(*header_len)]),
-            "frame": frame.save(to),
-            "control": control.save(to),
-            "message": message.save(to),
-            "compressed": compressed.save(to),
-        })
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        let begun = fields.take::<Vec<u16>>("header", from)?;
-        let mut header = [0; MAX_HEADER];
-        let wrong = || RecordError::new("the header is too long").inside("header");
-        for (at, number) in begun.iter().enumerate() {
-            let byte = u8::try_from(*number).map_err(|_| wrong())?;
-            *header.get_mut(at).ok_or_else(wrong)? = byte;
-        }
-        Ok(Self {
-            header,
-            header_len: begun.len() as u8,
-            frame: fields.take("frame", from)?,
-            control: fields.take("control", from)?,
-            message: fields.take("message", from)?,
-            compressed: fields.take("compressed", from)?,
-            inflating: None,
-        })
-    }
-}
+crate::record::record!(Partial {
+    header,
+    header_len,
+    frame,
+    control,
+    message,
+    compressed,
+    // A connection with such a message is not carried over.
+    inflating = None,
+} => Self::checked);
 
 /// A compressed message, decompressed in part.
 #[derive(Debug)]
@@ -90,6 +56,13 @@ pub(super) struct Inflating {
 }
 
 impl Partial {
+    #[cfg(feature = "server")]
+    fn checked(self) -> Result<Self, RecordError> {
+        let wrong = || RecordError::new("the header is too long");
+        let is_valid = self.header_len < MAX_HEADER;
+        is_valid.then_some(self).ok_or_else(wrong)
+    }
+
     fn is_empty(&self) -> bool {
         self.header_len == 0
             && self.frame.is_none()

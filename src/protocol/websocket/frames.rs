@@ -148,7 +148,7 @@ impl WebSocket {
                         let mut partial = Box::<Partial>::default();
                         let bytes = input.take(input.len());
                         partial.header[..bytes.len()].copy_from_slice(bytes);
-                        partial.header_len = bytes.len() as u8;
+                        partial.header_len = bytes.len();
                         self.set_partial(partial);
                         break;
                     }
@@ -177,12 +177,12 @@ impl WebSocket {
             return self.receive_payload(now, partial, input, shared, out);
         }
         let header = loop {
-            let header = &partial.header[..usize::from(partial.header_len)];
+            let header = &partial.header[..partial.header_len];
             match self.parse_header(header)? {
                 Some((header, _)) => break header,
                 None => match input.take(1) {
                     [byte] => {
-                        partial.header[usize::from(partial.header_len)] = *byte;
+                        partial.header[partial.header_len] = *byte;
                         partial.header_len += 1;
                     }
                     _ => {

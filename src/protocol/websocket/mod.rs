@@ -34,11 +34,13 @@ pub enum State {
 }
 
 #[cfg(feature = "server")]
-crate::record::record_names!(State {
-    Open,
-    Closing,
-    Closed
-});
+crate::record::record!(
+    enum State {
+        Open,
+        Closing,
+        Closed,
+    }
+);
 
 /// One side of a WebSocket connection: the server's side after [`WebSocket::accept`], the client's after
 /// [`WebSocket::connect`]. See [the module](crate::protocol) for an example.

@@ -5,11 +5,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{Principal, Scope};
-use crate::record::{Loader, Record, RecordError, Saver, record};
+use crate::record::record;
 use crate::secret;
 use crate::sys::random_uuid;
 
@@ -110,18 +109,8 @@ pub struct Secret {
     token: Option<Token>,
 }
 
-/// Only the digest: whoever can read the records cannot use the token.
-impl Record for Secret {
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        self.to_sha256().into()
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let text = String::restore(value, from)?;
-        let wrong = |error: ParseSecretError| RecordError::new(error.to_string());
-        text.parse().map_err(wrong)
-    }
-}
+// Only the digest: whoever can read the records cannot use the token.
+record!(Secret as String, Self::to_sha256, |text| text.parse().ok());
 
 impl Secret {
     /// The digest of a token that a client presented.

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
 use slab::Slab;
 
 use super::check::percent_decode;
 use super::tokens::CredentialId;
 use super::{Credential, Principal, Secret, Token};
 use crate::protocol::Time;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
+use crate::record::{RecordError, record};
 
 /// The length of a token that the server generates: hexadecimal digits.
 const TOKEN: usize = 64;
@@ -114,27 +113,7 @@ pub(crate) struct Links {
     last_id: u64,
 }
 
-impl Record for Links {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let Self { links, last_id } = self;
-        let links = links
-            .iter()
-            .map(|(slot, link)| Value::Array(vec![slot.into(), link.save(to)]));
-        object!({"links": links.collect::<Vec<_>>(), "last_id": last_id})
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        let links = fields.take::<Vec<(usize, Link)>>("links", from)?;
-        if links.iter().any(|(slot, _)| *slot >= Self::MOST) {
-            return Err(RecordError::new("there are too many links"));
-        }
-        // A slot is the credential of the clients that use the link.
-        let links = links.into_iter().collect();
-        let last_id = fields.take("last_id", from)?;
-        Ok(Self { links, last_id })
-    }
-}
+record!(Links { links, last_id } => Self::checked);
 
 impl Links {
     /// The maximum number of links.
@@ -142,6 +121,13 @@ impl Links {
 
     /// The maximum number of clients that use one link at once.
     pub(crate) const MOST_CLIENTS: usize = 32;
+
+    /// A slot is the credential of the clients that use the link.
+    fn checked(self) -> Result<Self, RecordError> {
+        let is_valid = self.links.iter().all(|(slot, _)| slot < Self::MOST);
+        let wrong = || RecordError::new("there are too many links");
+        is_valid.then_some(self).ok_or_else(wrong)
+    }
 
     /// Issues a link. Returns its number and its token, or `None` if there are too many.
     pub(crate) fn issue(

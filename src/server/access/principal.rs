@@ -4,9 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use serde_json::Value;
-
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record_names};
+use crate::record::record;
 
 /// The authenticated owner of a connection.
 ///
@@ -41,38 +39,17 @@ pub enum Principal {
     Link(u64),
 }
 
-impl Record for Principal {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self {
-            Self::Nobody => object!({"kind": "nobody"}),
-            Self::Token => object!({"kind": "token"}),
-            Self::Named(name) => object!({"kind": "named", "name": name.save(to)}),
-            Self::Certificate(name) => object!({"kind": "certificate", "name": name.save(to)}),
-            Self::Proxied(name) => object!({"kind": "proxied", "name": name.save(to)}),
-            Self::User(id) => object!({"kind": "user", "id": id}),
-            Self::Link(id) => object!({"kind": "link", "id": id}),
-        }
+record!(
+    enum Principal {
+        Nobody,
+        Token,
+        Named(name),
+        Certificate(name),
+        Proxied(name),
+        User(id),
+        Link(id),
     }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        if value.is_null() {
-            // An older program has not noted it. Nobody is the same as this one.
-            return Ok(Self::Nobody);
-        }
-        let mut fields = Fields::of(value)?;
-        let kind: String = fields.take("kind", from)?;
-        Ok(match kind.as_str() {
-            "nobody" => Self::Nobody,
-            "token" => Self::Token,
-            "named" => Self::Named(fields.take("name", from)?),
-            "certificate" => Self::Certificate(fields.take("name", from)?),
-            "proxied" => Self::Proxied(fields.take("name", from)?),
-            "user" => Self::User(fields.take("id", from)?),
-            "link" => Self::Link(fields.take("id", from)?),
-            _ => return Err(RecordError::new("an unknown kind of principal")),
-        })
-    }
-}
+);
 
 impl Principal {
     /// Whether both are known and equal.
@@ -145,12 +122,14 @@ pub enum Scope {
     All,
 }
 
-record_names!(Scope {
-    Metrics,
-    Watch,
-    Use,
-    All,
-});
+record!(
+    enum Scope {
+        Metrics,
+        Watch,
+        Use,
+        All,
+    }
+);
 
 impl Scope {
     const NAMES: [(Self, &str); 4] = [

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::protocol::OwnedMessage;
-use crate::record::record_names;
+use crate::record::record;
 
 /// The number of a topic while it has members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,7 +20,12 @@ pub enum Keep {
     Latest,
 }
 
-record_names!(Keep { All, Latest });
+record!(
+    enum Keep {
+        All,
+        Latest,
+    }
+);
 
 /// A client's membership in a topic.
 #[derive(Debug)]

@@ -2,11 +2,9 @@
 
 use std::collections::VecDeque;
 
-use serde_json::Value;
-
 use super::broadcast::SharedMessage;
 use crate::protocol::Message;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
+use crate::record::{Loader, Record, RecordError, Saver, record};
 
 /// The size of a block, which holds several messages. A longer message gets a block of its own.
 const BLOCK: usize = 16 << 10;
@@ -28,25 +26,19 @@ enum Block {
 
 /// A shared message becomes one of the client's own, so that positions in the block stay the same.
 impl Record for Block {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
         match self {
-            Self::Own(bytes) => object!({"messages": bytes.save(to)}),
-            Self::Shared(message) => object!({
-                "message": to.bytes(message.payload.as_slice()),
-                "is_binary": message.is_binary,
-            }),
+            Self::Own(bytes) => bytes.save(to),
+            Self::Shared(message) => {
+                let payload = message.payload.as_slice();
+                let prefix = prefix(message.is_binary, payload);
+                to.put_parts(prefix.to_vec(), payload);
+            }
         }
     }
 
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        if let Some(messages) = fields.take("messages", from)? {
-            return Ok(Self::Own(messages));
-        }
-        let payload: Vec<u8> = fields.take("message", from)?;
-        let mut bytes = Vec::with_capacity(PREFIX + payload.len());
-        append(fields.take("is_binary", from)?, &payload, &mut bytes);
-        Ok(Self::Own(bytes))
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        from.take_bytes().map(Self::Own)
     }
 }
 
@@ -104,9 +96,12 @@ impl Block {
 
 /// Appends a message with its prefix.
 fn append(is_binary: bool, payload: &[u8], block: &mut Vec<u8>) {
-    let prefix = (payload.len() as u64) << 1 | u64::from(is_binary);
-    block.extend_from_slice(&prefix.to_le_bytes());
+    block.extend_from_slice(&prefix(is_binary, payload));
     block.extend_from_slice(payload);
+}
+
+fn prefix(is_binary: bool, payload: &[u8]) -> [u8; PREFIX] {
+    ((payload.len() as u64) << 1 | u64::from(is_binary)).to_le_bytes()
 }
 
 /// The messages kept for a client: those that it may not have received, and those that have not been sent.

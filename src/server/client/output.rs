@@ -4,12 +4,10 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::broadcast::{Batches, Encoded, Frames, LongMessage};
 use crate::protocol::Time;
 use crate::protocol::deflate::{Codec, Compression, CompressionFailed, Squeeze};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
+use crate::record::{Loader, Record, RecordError, Saver, Set};
 use crate::server::stream::Stream;
 use crate::server::tls::Scratch;
 
@@ -99,7 +97,7 @@ pub(super) struct Output {
 
 /// The bytes that were not written. Messages that wait to be compressed are not saved: see [`Output::finish`].
 impl Record for Output {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
         let Self {
             blocks,
             checked: _,
@@ -113,40 +111,46 @@ impl Record for Output {
             congested,
             dirty: _,
         } = self;
-        let begun = *begun || *written > 0;
         let skip = std::iter::once(*written).chain(std::iter::repeat(0));
-        let blocks = blocks.iter().zip(skip);
-        let blocks: Vec<Value> = blocks
-            .map(|(block, skip)| to.bytes(&block.as_slice()[skip..]))
-            .collect();
-        object!({
-            "blocks": blocks,
-            "begun": begun,
-            "largest": largest,
-            "taken": taken.save(to),
-            "blocked": blocked,
-            "congested": congested,
-        })
+        to.open(b'{');
+        to.member("blocks", |to| {
+            to.array(blocks.iter().zip(skip), |to, (block, skip)| {
+                to.put_bytes(&block.as_slice()[skip..]);
+            });
+        });
+        to.member("begun", |to| to.bool(*begun || *written > 0));
+        to.field("largest", largest);
+        to.field("taken", taken);
+        to.field("blocked", blocked);
+        to.field("congested", congested);
+        to.close(b'}');
     }
 
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        let blocks = fields.take::<Vec<Vec<u8>>>("blocks", from)?;
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        let (mut output, mut blocks) = (Self::default(), Vec::<Vec<u8>>::new());
+        from.object(
+            &[
+                "blocks",
+                "begun",
+                "largest",
+                "taken",
+                "blocked",
+                "congested",
+            ],
+            &mut [
+                &mut Set(&mut blocks),
+                &mut Set(&mut output.begun),
+                &mut Set(&mut output.largest),
+                &mut Set(&mut output.taken),
+                &mut Set(&mut output.blocked),
+                &mut Set(&mut output.congested),
+            ],
+        )?;
         let blocks = blocks.into_iter().filter(|block| !block.is_empty());
-        let blocks: VecDeque<Block> = blocks.map(Block::Own).collect();
-        Ok(Self {
-            checked: 0,
-            squeezes: 0,
-            written: 0,
-            begun: fields.take("begun", from)? && !blocks.is_empty(),
-            queued: blocks.iter().map(Block::len).sum(),
-            largest: fields.take("largest", from)?,
-            taken: fields.take("taken", from)?,
-            blocked: fields.take("blocked", from)?,
-            congested: fields.take("congested", from)?,
-            dirty: false,
-            blocks,
-        })
+        output.blocks = blocks.map(Block::Own).collect();
+        output.begun &= !output.blocks.is_empty();
+        output.queued = output.blocks.iter().map(Block::len).sum();
+        Ok(output)
     }
 }
 

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::delivery::Detached;
 use crate::protocol::http::{HttpConnection, HttpState};
 use crate::protocol::{Time, WebSocket};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
+use crate::record::record;
 use crate::server::error::SendError;
 use crate::server::outgoing::{Outgoing, Phase};
 
@@ -24,28 +22,13 @@ pub(crate) enum Protocol {
     Detached(Box<Detached>),
 }
 
-/// A connection that this side is opening cannot be saved.
-impl Record for Protocol {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self {
-            Self::Http(http) => object!({"http": http.save(to)}),
-            Self::WebSocket(socket) => object!({"websocket": socket.save(to)}),
-            Self::Detached(detached) => object!({"detached": detached.save(to)}),
-            Self::Outgoing(_) => Value::Null,
-        }
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        if let Some(http) = fields.take("http", from)? {
-            return Ok(Self::Http(http));
-        }
-        if let Some(socket) = fields.take("websocket", from)? {
-            return Ok(Self::WebSocket(socket));
-        }
-        fields.take("detached", from).map(Self::Detached)
-    }
-}
+// A connection that this side is opening cannot be saved.
+record!(enum Protocol {
+    Http(http),
+    WebSocket(socket),
+    Outgoing(..),
+    Detached(detached),
+});
 
 impl Protocol {
     /// The connection before its upgrade.

@@ -9,8 +9,6 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::delivery::Delivery;
 use super::input::{Inbound, Input, Read};
 use super::membership::Memberships;
@@ -20,7 +18,7 @@ use super::rare::{Forwarding, Join, Rare};
 use crate::protocol::client::{ExchangeEvent, HandshakeError};
 use crate::protocol::http::{HttpConnection, HttpEvent, TraceParent};
 use crate::protocol::{Cause, CloseReason, NextStep, Request, Time};
-use crate::record::{Loader, Record, RecordError, Saver, record};
+use crate::record::record;
 use crate::server::access::CredentialId;
 use crate::server::address::Remote;
 use crate::server::env::Env;
@@ -115,17 +113,9 @@ record!(Wire {
     flags,
 });
 
-impl<F> Record for Flags<F> {
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        self.0.into()
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let bits = u16::restore(value, from)?;
-        let wrong = |_| RecordError::new("a number below 256 is expected");
-        Ok(Self(u8::try_from(bits).map_err(wrong)?, PhantomData))
-    }
-}
+record!(impl<F: Sized> Flags<F> as u16, |flags| flags.0.into(), |bits| {
+    Some(Self(u8::try_from(bits).ok()?, PhantomData))
+});
 
 impl Wire {
     /// A connection that waits for its first request.

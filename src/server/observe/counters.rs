@@ -8,8 +8,6 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::exposition::Histogram;
 use crate::protocol::{Cause, CloseReason, Rejection, StatusCode};
 use crate::record::{Loader, Record, RecordError, Saver, record};
@@ -100,12 +98,12 @@ pub(crate) struct PerCause<T>(pub(crate) [T; Cause::ALL.len()]);
 
 /// An earlier version may have fewer causes, so new ones are at the end.
 impl<T: Record + Default> Record for PerCause<T> {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        self.0.save(to)
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        self.0.save(to);
     }
 
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut values: Vec<T> = Record::restore(value, from)?;
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        let mut values: Vec<T> = Record::restore(from)?;
         let missing = Cause::ALL.len().saturating_sub(values.len());
         values.extend(std::iter::repeat_with(T::default).take(missing));
         let wrong = |_| RecordError::new("more causes than this version has");

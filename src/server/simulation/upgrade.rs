@@ -1,7 +1,6 @@
 //! The operation "upgrade": what the loop keeps is written down, everything is dropped, and another loop continues with it.
 
 use mio::Poll;
-use serde_json::Value;
 
 use super::World;
 use crate::record::simulated::Memory;
@@ -19,8 +18,8 @@ impl<S: Service + Default> World<S> {
         self.server.end_outgoing();
         let carried = self.server.make_portable(Carried::default());
         let mut to = Saver::default();
-        let (record, clients) = self.server.save(&mut to);
-        let record = record.to_string();
+        self.server.save(&mut to);
+        let record = to.take_text();
         let memory = Memory(to.all_bytes().concat());
         let passes = to.descriptors().iter().map(|saved| match saved {
             Saved::Descriptor(_) => unreachable!("there are no sockets"),
@@ -43,18 +42,17 @@ impl<S: Service + Default> World<S> {
         self.server = server.expect("a server");
         self.server.ctx.core.env.stopwatch = stopwatch;
         self.server.ctx.core.dialer = dialer;
-        let parse = || serde_json::from_str::<Value>(&record).expect("JSON");
-        self.server
-            .restore((parse(), &clients), &mut rehearsed)
+        rehearsed
+            .read(record.clone(), |from| self.server.restore(from))
             .expect("the records are valid");
         let mut from = Loader::new(Box::new(memory), len, passes);
-        let continued = self
-            .server
-            .restore((parse(), &clients), &mut from)
+        let continued = from
+            .read(record, |from| self.server.restore(from))
             .expect("the records are valid");
-        self.server
-            .restore_service(continued, &[], &mut from)
-            .expect("the service continues");
+        from.read(b"null".to_vec(), |from| {
+            self.server.restore_service(continued, &[], from)
+        })
+        .expect("the service continues");
         assert_eq!(from.left(), 0, "every stream has an owner");
         Some(carried)
     }

@@ -18,7 +18,7 @@ use yasna::tags::{TAG_GENERALIZEDTIME, TAG_UTCTIME};
 use yasna::{ASN1Result, BERReader, BERReaderSeq, Tag, TagClass};
 
 use super::config::{TlsConfig, TlsError};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
+use crate::record::{Loader, Record, RecordError, Saver, record};
 use crate::server::access::is_plain_name;
 
 /// How long a self-signed certificate is valid. Browsers reject certificates for more than 398 days.
@@ -235,20 +235,15 @@ pub(crate) struct PeerCertificate {
     pub(super) chain: Vec<CertificateDer<'static>>,
 }
 
-impl Record for PeerCertificate {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let Self { name, chain } = self;
-        let chain: Vec<Value> = chain.iter().map(|one| to.bytes(one)).collect();
-        object!({"name": &**name, "chain": chain})
+record!(PeerCertificate { name, chain });
+
+impl Record for CertificateDer<'static> {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.put_bytes(&**self);
     }
 
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        let chain = fields.take::<Vec<Vec<u8>>>("chain", from)?;
-        Ok(Self {
-            name: fields.take("name", from)?,
-            chain: chain.into_iter().map(CertificateDer::from).collect(),
-        })
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        from.take_bytes().map(Into::into)
     }
 }
 

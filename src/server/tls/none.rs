@@ -5,6 +5,7 @@
     reason = "the methods have the signatures of the real ones"
 )]
 
+use std::convert::Infallible;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
@@ -17,26 +18,15 @@ pub(super) struct Scratch(());
 
 /// The certificate of a peer, which outlasts its connection.
 #[derive(Debug)]
-pub(super) enum PeerCertificate {}
+pub(super) struct PeerCertificate(Infallible);
 
 impl PeerCertificate {
     pub(super) fn name(&self) -> &Arc<str> {
-        match *self {}
+        match self.0 {}
     }
 }
 
-impl crate::record::Record for PeerCertificate {
-    fn save<'a>(&'a self, _: &mut crate::record::Saver<'a>) -> serde_json::Value {
-        match *self {}
-    }
-
-    fn restore(
-        _: serde_json::Value,
-        _: &mut crate::record::Loader,
-    ) -> Result<Self, crate::record::RecordError> {
-        Err(crate::record::RecordError::new("this program has no TLS"))
-    }
-}
+crate::record::record!(PeerCertificate as Infallible);
 
 /// A connection over TLS.
 #[derive(Debug)]

@@ -10,7 +10,6 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use serde_json::Value;
 use slab::Slab;
 
 use super::client::{Broadcast, Client, Keep, Membership, Memberships, TopicId};
@@ -19,7 +18,7 @@ use super::error::SendError;
 use super::id::{ClientId, ServiceId};
 use super::registry::Registry;
 use crate::protocol::{Message, OwnedMessage};
-use crate::record::{Record, Saver, object, record};
+use crate::record::{Saver, record};
 
 /// The maximum length of a topic's name in bytes.
 pub(super) const MAX_NAME: usize = 255;
@@ -124,23 +123,27 @@ impl Topics {
     }
 
     /// Writes the topics down, each as a [`SavedTopic`].
-    pub(super) fn save<'a>(&'a self, registry: &'a Registry, to: &mut Saver<'a>) -> Value {
-        let topics = self.topics.iter().map(|(slot, topic)| {
+    pub(super) fn save<'a>(&'a self, registry: &'a Registry, to: &mut Saver<'a>) {
+        to.array(&self.topics, |to, (slot, topic)| {
             let id = TopicId(slot as u32);
-            let members = topic.members.iter().map(|member| {
-                let client = registry.get(member.client);
-                let membership = client.and_then(|client| client.wire.memberships()?.get(id));
-                let newest = membership.and_then(Membership::newest);
-                object!({
-                    "client": member.client.save(to),
-                    "keep": member.keep.save(to),
-                    "newest": newest.map(|message| message.save(to)),
-                })
+            to.open(b'{');
+            to.field("name", &topic.name);
+            to.field("service_id", &topic.service_id);
+            to.member("members", |to| {
+                to.array(&topic.members, |to, member| {
+                    let client = registry.get(member.client);
+                    let membership = client.and_then(|client| client.wire.memberships()?.get(id));
+                    to.open(b'{');
+                    to.field("client", &member.client);
+                    to.field("keep", &member.keep);
+                    if let Some(newest) = membership.and_then(Membership::newest) {
+                        to.field("newest", newest);
+                    }
+                    to.close(b'}');
+                });
             });
-            let members: Vec<Value> = members.collect();
-            object!({"name": &*topic.name, "service_id": topic.service_id.save(to), "members": members})
+            to.close(b'}');
         });
-        topics.collect()
     }
 
     fn find(&self, service_id: ServiceId, name: &str) -> Option<TopicId> {

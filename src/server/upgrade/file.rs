@@ -6,7 +6,7 @@
 //! the bytes that the records refer to, by their position from here
 //! ```
 //!
-//! A record is one JSON value. That of the clients is a value per client, each on a line of its own.
+//! A record is one JSON value.
 //!
 //! A reader skips records whose name it does not know, unless the header says `"needed":true`. It refuses another format. For a
 //! rehearsal, the bytes are left out, and no descriptor is passed on.
@@ -15,8 +15,9 @@ use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IoSlice, Read, Seek, Write};
 use std::os::fd::RawFd;
-use std::os::unix::fs::FileExt;
 
+use rustix::buffer::spare_capacity;
+use rustix::io::{Errno, pread};
 use serde_json::{Value, json};
 
 use crate::record::{Bytes, RecordError, Saver};
@@ -25,17 +26,14 @@ use crate::sys::{memory_file, number_of, seal};
 /// The version of the format. Another one has records that this program cannot read at all.
 const FORMAT: u64 = 1;
 
-/// The name of the record of the clients. There may be many, so it has a JSON value for each client, and is read one by one.
-pub(super) const CLIENTS: &str = "clients";
-
 /// The names of the records that this program reads.
-const RECORDS: [&str; 5] = ["loop", CLIENTS, "listeners", "upgrade", "program"];
+const RECORDS: [&str; 5] = ["listeners", "loop", "service", "upgrade", "program"];
 
 /// The maximum length of the first line in bytes.
 const MAX_HEADER: u64 = 4 << 20;
 
 /// The name and the JSON of each record, in the order in which they are written.
-pub(super) type Records = Vec<(&'static str, String)>;
+pub(super) type Records = Vec<(&'static str, Vec<u8>)>;
 
 /// Writes the state.
 pub(super) fn write(records: &Records, saved: &Saver<'_>, with_bytes: bool) -> io::Result<File> {
@@ -55,7 +53,7 @@ pub(super) fn write(records: &Records, saved: &Saver<'_>, with_bytes: bool) -> i
     let mut file = memory_file("outrigger-state")?;
     file.write_all(format!("{header}\n").as_bytes())?;
     for (_, text) in records {
-        file.write_all(text.as_bytes())?;
+        file.write_all(text)?;
     }
     if with_bytes {
         write_all_slices(&mut file, saved.all_bytes())?;
@@ -88,7 +86,7 @@ fn write_all_slices(file: &mut File, slices: &[Cow<'_, [u8]>]) -> io::Result<()>
 pub(super) struct StateFile {
     /// The version of the program that has written it.
     pub(super) version: String,
-    pub(super) records: Vec<(String, Value)>,
+    pub(super) records: Vec<(String, Vec<u8>)>,
     pub(super) bytes: FileBytes,
     /// The number of the bytes.
     pub(super) len: u64,
@@ -105,8 +103,18 @@ pub(super) struct FileBytes {
 }
 
 impl Bytes for FileBytes {
-    fn read_at(&mut self, at: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(buffer, self.origin + at)
+    fn read_at(&mut self, at: u64, len: usize, buffer: &mut Vec<u8>) -> io::Result<()> {
+        let (mut at, end) = (self.origin + at, buffer.len() + len);
+        while buffer.len() < end {
+            match pread(&self.file, spare_capacity(buffer), at) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => at += count as u64,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        buffer.truncate(end);
+        Ok(())
     }
 }
 
@@ -116,6 +124,7 @@ impl StateFile {
         let failed =
             |error: io::Error| RecordError::new(format!("the state cannot be read: {error}"));
         let wrong = |what: &str| RecordError::new(format!("the state is not valid: {what}"));
+        let left = file.metadata().map_or(0, |metadata| metadata.len());
         let mut reader = BufReader::new(&file);
         let mut line = Vec::new();
         let read = (&mut reader).take(MAX_HEADER).read_until(b'\n', &mut line);
@@ -144,18 +153,13 @@ impl StateFile {
             if !RECORDS.contains(&name) && entry["needed"] == true {
                 return Err(RecordError::new(format!("the record {name} is not known")));
             }
-            let mut text = Vec::new();
+            let mut text = Vec::with_capacity(length.min(left) as usize);
             (&mut reader)
                 .take(length)
                 .read_to_end(&mut text)
                 .map_err(failed)?;
             origin += length;
-            let record = if name == CLIENTS {
-                String::from_utf8(text).map(Value::from).ok()
-            } else {
-                serde_json::from_slice(&text).ok()
-            };
-            records.push((name.to_owned(), record.ok_or_else(|| wrong(name))?));
+            records.push((name.to_owned(), text));
         }
         let numbers = header["descriptors"]
             .as_array()

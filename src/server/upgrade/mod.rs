@@ -35,21 +35,22 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use signal_hook::consts::SIGUSR2;
 
-use self::file::{CLIENTS, Records};
+use self::file::Records;
 pub use self::passed::Passed;
+use self::passed::Upgrade;
 use self::state::Agreement;
 pub(crate) use self::state::Carried;
 use super::error::Error;
 use super::event_loop::Server;
 use super::event_loop::wakeup::{Bell, Signals};
 use super::id::{ClientId, ServiceId, UPGRADE};
-use super::service::Service;
+use super::service::{Service, save_service};
 use crate::log_event::{log_event, word};
 use crate::protocol::{Rejection, Response, StatusCode, Time};
-use crate::record::{Record, Saved, Saver, text_of};
+use crate::record::{Record, Saved, Saver};
 use crate::sys::{
     block_signals, monotonic_nanos, number_of, own_children, replace_program, set_passes,
     start_thread, terminate_self,
@@ -581,25 +582,32 @@ impl<S: Service> Server<S> {
     fn records<'a>(&'a self, to: &mut Saver<'a>) -> Records {
         let upgrading = self.upgrading.as_deref();
         let opened = upgrading.map_or(&[][..], |one| &one.agreement.opened);
-        let listeners = self.listeners.iter().map(|one| one.save(to));
-        let mut listeners: Vec<Value> = listeners.collect();
-        listeners.extend(opened.iter().map(|one| one.save(to)));
-        let (state, clients) = self.save(to);
-        let mut records = vec![
-            ("listeners", text_of(&Value::from(listeners))),
-            ("loop", text_of(&state)),
-            (CLIENTS, clients),
-        ];
+        to.open(b'[');
+        for listener in &self.listeners {
+            listener.save(to);
+            to.next();
+        }
+        for listener in opened {
+            listener.save(to);
+            to.next();
+        }
+        to.close(b']');
+        let mut records = vec![("listeners", to.take_text())];
+        self.save(to);
+        records.push(("loop", to.take_text()));
+        save_service(&self.service, to);
+        records.push(("service", to.take_text()));
         if let Some(upgrading) = upgrading {
-            let (began, carried) = &upgrading.end;
-            let upgrade = json!({
-                "began": began,
-                "carried": carried.save(to),
-                "callers": upgrading.callers.save(to),
-                "children": own_children(),
+            let (began, carried) = upgrading.end;
+            to.inline(&Upgrade {
+                began,
+                carried,
+                callers: upgrading.callers.clone(),
+                children: own_children(),
             });
-            records.push(("upgrade", text_of(&upgrade)));
-            records.push(("program", text_of(&upgrading.successor.extra)));
+            records.push(("upgrade", to.take_text()));
+            to.value(&upgrading.successor.extra);
+            records.push(("program", to.take_text()));
         }
         records
     }

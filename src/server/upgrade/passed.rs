@@ -10,7 +10,7 @@ use std::time::Duration;
 use mio::Poll;
 use serde_json::{Value, json};
 
-use super::file::{CLIENTS, StateFile};
+use super::file::StateFile;
 use super::rehearsal;
 use super::state::{Agreement, Carried, Continued};
 use crate::protocol::{Response, StatusCode};
@@ -80,7 +80,7 @@ fn rehearsing_parent() -> Option<u32> {
 pub struct Passed {
     /// The version of that program.
     version: String,
-    records: Vec<(String, Value)>,
+    records: Vec<(String, Vec<u8>)>,
     from: Loader,
     listeners: Vec<PassedListener>,
     continued: Continued,
@@ -90,13 +90,13 @@ pub struct Passed {
 
 /// How an upgrade went, for its callers, the log and the metrics.
 #[derive(Debug)]
-struct Upgrade {
+pub(super) struct Upgrade {
     /// When the loop has stopped, on the clock of [`monotonic_nanos`].
-    began: u64,
-    carried: Carried,
-    callers: Vec<ClientId>,
+    pub(super) began: u64,
+    pub(super) carried: Carried,
+    pub(super) callers: Vec<ClientId>,
     /// The child processes of the program before.
-    children: Vec<u32>,
+    pub(super) children: Vec<u32>,
 }
 
 record!(Upgrade {
@@ -172,15 +172,16 @@ impl Passed {
             continued: Continued::default(),
             agreement: Agreement::default(),
         };
-        let listeners = Vec::restore(passed.take("listeners"), &mut passed.from);
+        let listeners = passed.take("listeners");
+        let listeners = passed.from.read(listeners, Vec::restore);
         passed.listeners = listeners.map_err(|error| error.inside("listeners"))?;
         Ok(passed)
     }
 
-    /// Takes a record.
-    fn take(&mut self, name: &str) -> Value {
+    /// Takes the text of a record.
+    fn take(&mut self, name: &str) -> Vec<u8> {
         let at = self.records.iter().position(|(one, _)| one == name);
-        at.map_or(Value::Null, |at| self.records.swap_remove(at).1)
+        at.map_or_else(Vec::new, |at| self.records.swap_remove(at).1)
     }
 
     /// Whether the program is only tried: it must start nothing, and end with exit code 0 after [`Server::continue_service`], which says
@@ -191,7 +192,7 @@ impl Passed {
 
     /// Takes what the program before has passed on besides the state of its server.
     pub fn take_extra(&mut self) -> Value {
-        self.take("program")
+        serde_json::from_slice(&self.take("program")).unwrap_or_default()
     }
 
     /// Takes the listening socket that the first program was started with under this number. In a rehearsal, another file takes its
@@ -251,9 +252,7 @@ impl<S: Service> Server<S> {
         let state = passed.take("loop");
         // The service continues instead.
         server.started = true;
-        let clients = passed.take(CLIENTS);
-        let state = (state, clients.as_str().unwrap_or_default());
-        let continued = server.restore(state, &mut passed.from);
+        let continued = passed.from.read(state, |from| server.restore(from));
         passed.continued = continued.map_err(|error| Error::State(error.inside("loop")))?;
         Ok(server)
     }
@@ -280,11 +279,15 @@ impl<S: Service> Server<S> {
     ///
     /// [`Error::State`] if the state cannot be read, and the failure of the service ([`Service::failure`]).
     pub fn continue_service(&mut self, mut passed: Passed) -> Result<(), Error> {
-        let upgrade = Upgrade::restore(passed.take("upgrade"), &mut passed.from);
+        let upgrade = passed.take("upgrade");
+        let upgrade = passed.from.read(upgrade, Upgrade::restore);
         let mut upgrade = upgrade.map_err(|error| Error::State(error.inside("upgrade")))?;
         let mut continued = std::mem::take(&mut passed.continued);
         let departing = std::mem::take(&mut continued.departing);
-        let restored = self.restore_service(continued, &upgrade.callers, &mut passed.from);
+        let (service, callers) = (passed.take("service"), &upgrade.callers);
+        let restored = passed.from.read(service, |from| {
+            self.restore_service(continued, callers, from)
+        });
         let ended = restored.map_err(|error| Error::State(error.inside("service")))?;
         upgrade.carried.passed -= ended.closed.min(upgrade.carried.passed);
         upgrade.carried.closed += ended.closed;

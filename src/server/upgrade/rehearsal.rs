@@ -27,12 +27,13 @@ const MAX_REASON: u64 = 4096;
 /// Says in the rehearsal that this program could continue, and sends the sockets that it has opened.
 pub(super) fn agree(agreement: Agreement) -> io::Result<()> {
     let mut saver = Saver::default();
+    agreement.save(&mut saver);
     // The program may have printed a part of a line.
-    let answer = format!("\n{}\n", agreement.save(&mut saver));
+    let answer = [b"\n", &*saver.take_text(), b"\n"].concat();
     let sockets = saver.descriptors().iter().filter_map(Saved::descriptor);
     let sockets: Vec<BorrowedFd<'_>> = sockets.collect();
     io::stdout().flush()?;
-    send_with_descriptors(io::stdout().as_fd(), answer.as_bytes(), &sockets)?;
+    send_with_descriptors(io::stdout().as_fd(), &answer, &sockets)?;
     // From here on, the program before removes their files.
     std::mem::forget(agreement);
     Ok(())
@@ -42,10 +43,10 @@ pub(super) fn agree(agreement: Agreement) -> io::Result<()> {
 fn read_agreement(output: &UnixStream) -> Option<Agreement> {
     let (said, sockets) = receive_with_descriptors(output).ok()?;
     let said = String::from_utf8(said).ok()?;
-    let answer = serde_json::from_str(said.lines().last()?).ok()?;
+    let answer = said.lines().last()?.as_bytes().to_vec();
     let sockets = sockets.into_iter().map(Restored::Descriptor).collect();
     let mut from = Loader::new(Box::new(NoBytes), 0, sockets);
-    Agreement::restore(answer, &mut from).ok()
+    from.read(answer, Agreement::restore).ok()
 }
 
 /// The answer has no bytes beside it.
@@ -53,7 +54,7 @@ fn read_agreement(output: &UnixStream) -> Option<Agreement> {
 struct NoBytes;
 
 impl Bytes for NoBytes {
-    fn read_at(&mut self, _: u64, _: &mut [u8]) -> io::Result<()> {
+    fn read_at(&mut self, _: u64, _: usize, _: &mut Vec<u8>) -> io::Result<()> {
         Err(io::ErrorKind::UnexpectedEof.into())
     }
 }

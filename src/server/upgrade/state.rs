@@ -20,14 +20,14 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::addresses::Occupied;
 use crate::protocol::http::HttpState;
 use crate::protocol::{
     Cause, CloseCode, CloseReason, Rejection, Response, StatusCode, Time, WebSocket,
 };
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record, text_of};
+use crate::record::{Loader, Record, RecordError, Saver, Set, record};
 use crate::server::client::{Client, Delivery};
 use crate::server::core::Core;
 use crate::server::event_loop::Server;
@@ -104,8 +104,6 @@ record!(Agreement {
 /// What follows after the loop.
 #[derive(Debug, Default)]
 pub(crate) struct Continued {
-    /// The record of the service.
-    service: Value,
     /// The services that do not continue.
     pub(super) departing: Vec<ServiceId>,
     /// Connections of services that do not continue.
@@ -323,9 +321,7 @@ impl<S: Service> Server<S> {
     }
 
     /// Writes the state down. Call [`Server::make_portable`] before.
-    ///
-    /// The record of the clients follows on its own: a line for each, so that there is never more than one as a tree of values.
-    pub(crate) fn save<'a>(&'a self, to: &mut Saver<'a>) -> (Value, String) {
+    pub(crate) fn save<'a>(&'a self, to: &mut Saver<'a>) {
         let Core {
             env,
             registry,
@@ -356,46 +352,71 @@ impl<S: Service> Server<S> {
                 dialer: _,
         } = &self.ctx.core;
         let names = self.names().into_iter();
-        let names = names.map(|(id, name)| json!([id.to_number(), name]));
-        let names: Vec<Value> = names.collect();
-        let mut clients = String::new();
-        for client in registry.iter() {
-            clients.push_str(&text_of(&client.save(to)));
-            clients.push('\n');
-        }
-        let state = object!({
-            "clock": self.clock.save(to),
-            "now": env.now.save(to),
-            "asleep": env.asleep.save(to),
-            "services": names,
-            "next_serial": registry.next_serial(),
-            "tokens": env.config.access.tokens.save(to),
-            "topics": topics.save(registry, to),
-            "counters": env.counters.save(to),
-            "failures": env.failures.save(to),
-            "links": env.links.save(to),
-            "history": history.save(to),
-            "sample_at": sample_at.save(to),
-            "leftovers": leftovers.save(to),
-            "service": self.service.portable().map_or(Value::Null, |service| service.save(to)),
+        let names = names.map(|(id, name)| (id, name.into_owned()));
+        to.open(b'{');
+        to.field("clock", &self.clock);
+        to.field("now", &env.now);
+        to.field("asleep", &env.asleep);
+        to.member("services", |to| to.inline(&names.collect::<Vec<_>>()));
+        to.member("clients", |to| {
+            to.array(registry.iter(), |to, client| client.save(to));
         });
-        (state, clients)
+        to.member("next_serial", |to| to.number(registry.next_serial()));
+        to.field("tokens", &env.config.access.tokens);
+        to.member("topics", |to| topics.save(registry, to));
+        to.field("counters", &env.counters);
+        to.field("failures", &env.failures);
+        to.field("links", &env.links);
+        to.field("history", history);
+        to.field("sample_at", sample_at);
+        to.field("leftovers", leftovers);
+        to.close(b'}');
     }
 
     /// Continues with what another loop has saved. The service follows with [`Server::restore_service`].
-    pub(crate) fn restore(
-        &mut self,
-        (value, clients): (Value, &str),
-        from: &mut Loader,
-    ) -> Result<Continued, RecordError> {
-        let mut fields = Fields::of(value)?;
-        let clock: Clock = fields.take("clock", from)?;
-        let now: Time = fields.take("now", from)?;
-        let names = fields.take::<Vec<(ServiceId, String)>>("services", from)?;
+    pub(crate) fn restore(&mut self, from: &mut Loader) -> Result<Continued, RecordError> {
+        let core = &mut self.ctx.core;
+        let (mut clock, mut now) = (None::<Clock>, None::<Time>);
+        let mut names = Vec::<(ServiceId, String)>::new();
+        let (mut clients, mut next_serial) = (Vec::<Client>::new(), 0);
+        let (mut tokens, mut topics) = (None, Vec::<SavedTopic>::new());
+        from.object(
+            &[
+                "clock",
+                "now",
+                "asleep",
+                "services",
+                "clients",
+                "next_serial",
+                "tokens",
+                "topics",
+                "counters",
+                "failures",
+                "links",
+                "history",
+                "sample_at",
+                "leftovers",
+            ],
+            &mut [
+                &mut clock,
+                &mut now,
+                &mut Set(&mut core.env.asleep),
+                &mut Set(&mut names),
+                &mut Set(&mut clients),
+                &mut Set(&mut next_serial),
+                &mut tokens,
+                &mut Set(&mut topics),
+                &mut Set(&mut core.env.counters),
+                &mut Set(&mut core.env.failures),
+                &mut Set(&mut core.env.links),
+                &mut Set(&mut core.history),
+                &mut Set(&mut core.sample_at),
+                &mut Set(&mut core.leftovers),
+            ],
+        )?;
         let services = self.successors(&names);
         let ids = names.iter().map(|(id, _)| *id);
         let departing = ids.filter(|id| !services.contains_key(id)).collect();
-        let mut clients = restore_clients(clients, from)?;
         let mut orphans = Vec::new();
         for client in &mut clients {
             client.service_id = match services.get(&client.service_id) {
@@ -408,33 +429,19 @@ impl<S: Service> Server<S> {
                 }
             };
         }
-        let registry = Registry::restore(clients, fields.take("next_serial", from)?)?;
-        let tokens = fields.take("tokens", from)?;
-        let topics: Vec<SavedTopic> = fields.take("topics", from)?;
-        let core = &mut self.ctx.core;
-        core.env.asleep = fields.take("asleep", from)?;
-        core.env.counters = fields.take("counters", from)?;
-        core.env.failures = fields.take("failures", from)?;
-        core.env.links = fields.take("links", from)?;
-        core.history = fields.take("history", from)?;
-        core.sample_at = fields.take("sample_at", from)?;
-        core.leftovers = fields.take("leftovers", from)?;
-        let service = fields.take("service", from)?;
-        let continued = Continued {
-            service,
-            departing,
-            orphans,
-        };
+        let registry = Registry::restore(clients, next_serial)?;
+        let continued = Continued { departing, orphans };
         if from.is_rehearsal() {
             return Ok(continued);
         }
-        self.clock = clock;
-        core.env.now = now;
-        core.timers = Timers::new(now);
+        let core = &mut self.ctx.core;
+        self.clock = clock.ok_or_else(RecordError::missing)?;
+        core.env.now = now.ok_or_else(RecordError::missing)?;
+        core.timers = Timers::new(core.env.now);
         core.registry = registry;
         core.restore_topics(topics, &services);
         let access = core.env.config.access.clone();
-        core.env.config.access.tokens = tokens;
+        core.env.config.access.tokens = tokens.ok_or_else(RecordError::missing)?;
         for id in core.registry.ids() {
             core.take_in(id);
         }
@@ -451,11 +458,9 @@ impl<S: Service> Server<S> {
         callers: &[ClientId],
         from: &mut Loader,
     ) -> Result<Carried, RecordError> {
-        let Continued {
-            service, orphans, ..
-        } = continued;
+        let Continued { orphans, .. } = continued;
         self.ctx.core.service_id = ServiceId::ALL;
-        continue_service(&mut self.service, &mut self.ctx, service, from)?;
+        continue_service(&mut self.service, &mut self.ctx, from)?;
         let mut ended = Carried::default();
         if !from.is_rehearsal() {
             let orphans = orphans.into_iter().filter(|id| !callers.contains(id));
@@ -504,19 +509,6 @@ impl<S: Service> Server<S> {
         successors.insert(ServiceId::ALWAYS_SERVED, ServiceId::ALWAYS_SERVED);
         successors
     }
-}
-
-/// Reads the record of the clients.
-fn restore_clients(text: &str, from: &mut Loader) -> Result<Vec<Client>, RecordError> {
-    let mut clients = Vec::new();
-    for (at, line) in text.lines().enumerate() {
-        let value = serde_json::from_str(line);
-        let client = value
-            .map_err(|_| RecordError::new("JSON is expected"))
-            .and_then(|value| Client::restore(value, from));
-        clients.push(client.map_err(|error| error.inside(&format!("clients.{at}")))?);
-    }
-    Ok(clients)
 }
 
 impl Core {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde_json::{Value, json};
 
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
+use crate::record::record;
 use crate::service::jsonrpc::{Envelope, insert_member, member};
 use crate::{ClientId, Time};
 
@@ -41,38 +41,15 @@ pub(super) struct PendingInitialize {
     pub(super) deadline: Option<Time>,
 }
 
-impl Record for Initialize {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self {
-            Self::Never => object!({}),
-            Self::Pending(pending) => object!({"pending": pending.save(to)}),
-            Self::Done {
-                params,
-                result,
-                agent_resumes,
-            } => object!({
-                "params": params.save(to),
-                "result": result.save(to),
-                "agent_resumes": agent_resumes,
-            }),
-        }
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        if let Some(pending) = fields.take("pending", from)? {
-            return Ok(Self::Pending(pending));
-        }
-        let Some(result) = fields.take("result", from)? else {
-            return Ok(Self::Never);
-        };
-        Ok(Self::Done {
-            params: fields.take("params", from)?,
-            result,
-            agent_resumes: fields.take("agent_resumes", from)?,
-        })
-    }
-}
+record!(enum Initialize {
+    Never,
+    Pending(pending),
+    Done {
+        params,
+        result,
+        agent_resumes,
+    },
+});
 
 record!(PendingInitialize {
     ids,

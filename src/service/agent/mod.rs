@@ -24,7 +24,7 @@ pub use super::child::RestartLimit;
 use std::time::Duration;
 
 use super::Endpoint;
-use crate::record::record_names;
+use crate::record::record;
 use crate::sys::random_uuid;
 use crate::{Accept, Rejection, Request};
 
@@ -46,7 +46,12 @@ pub enum AgentProtocol {
     JsonRpc,
 }
 
-record_names!(AgentProtocol { Acp, JsonRpc });
+record!(
+    enum AgentProtocol {
+        Acp,
+        JsonRpc,
+    }
+);
 
 /// Whether clients may load sessions of a shared agent that the server has never seen, such as those in the agent's own
 /// history.

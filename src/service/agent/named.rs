@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use crate::record::record_names;
+use crate::record::record;
 use crate::service::json::{Skimmer, unescape};
 use crate::service::jsonrpc::{Envelope, folded};
 
@@ -27,11 +27,13 @@ pub(crate) enum Places {
     Nowhere,
 }
 
-record_names!(Places {
-    Schema,
-    Anywhere,
-    Nowhere,
-});
+record!(
+    enum Places {
+        Schema,
+        Anywhere,
+        Nowhere,
+    }
+);
 
 /// The sessions that a message names.
 #[derive(Debug, Default, PartialEq, Eq)]

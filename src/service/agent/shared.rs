@@ -1,13 +1,11 @@
 //! The shared agent: one process for each kind of client. The router passes messages between the clients and the standard
 //! streams of the processes.
 
-use serde_json::Value;
-
 use super::processes::AgentProcesses;
 use super::receivers::{ContextOutput, Receivers, Sender};
 use super::router::{BatchSender, ProcessChange, Router, RouterSettings, Viewer};
 use super::{AgentConfig, AgentProtocol, Approvals, MAX_UNREAD, WATCH, figures};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object};
+use crate::record::{Load, Loader, Read, Record, RecordError, Saver, State};
 use crate::service::child::{Child, ChildEvent, ProgramExit, ProgramFailure};
 use crate::service::deadlines::Alarm;
 use crate::service::jsonrpc::MessageLine;
@@ -467,7 +465,7 @@ impl Report for Agent {
 }
 
 impl Portable for Agent {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
         let Self {
             config,
             router,
@@ -476,28 +474,31 @@ impl Portable for Agent {
             wakeup: _,
             failure: _,
         } = self;
-        object!({
-            "protocol": config.protocol.save(to),
-            "router": router.save(to),
-            "receivers": receivers.save(to),
-        })
+        to.open(b'{');
+        to.field("protocol", &config.protocol);
+        to.member("router", |to| State::save(router, to));
+        to.member("receivers", |to| State::save(receivers, to));
+        to.close(b'}');
     }
 
-    fn restore(
-        &mut self,
-        ctx: &mut Context,
-        state: Value,
-        from: &mut Loader,
-    ) -> Result<(), RecordError> {
-        let mut fields = Fields::of(state)?;
-        let protocol: AgentProtocol = fields.take("protocol", from)?;
-        if protocol != self.config.protocol {
-            let why = "the protocol of an agent that runs cannot be changed";
-            return Err(RecordError::new(why));
-        }
+    fn restore(&mut self, ctx: &mut Context, from: &mut Loader) -> Result<(), RecordError> {
         self.limit_histories(ctx);
-        fields.load("router", &mut self.router, from)?;
-        fields.load("receivers", &mut self.receivers, from)?;
+        let configured = self.config.protocol;
+        let mut protocol = Read(|from: &mut Loader| match AgentProtocol::restore(from)? {
+            protocol if protocol == configured => Ok(()),
+            _ => {
+                let why = "the protocol of an agent that runs cannot be changed";
+                Err(RecordError::new(why))
+            }
+        });
+        from.object(
+            &["protocol", "router", "receivers"],
+            &mut [
+                &mut protocol,
+                &mut Load(&mut self.router),
+                &mut Load(&mut self.receivers),
+            ],
+        )?;
         if from.is_rehearsal() {
             return Ok(());
         }

@@ -6,11 +6,9 @@ use std::io;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::command::TopicsOf;
 use super::events::Events;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
+use crate::record::{RecordError, record};
 use crate::service::child::{Child, ChildEvent, ProgramExit};
 use crate::service::lines::Line;
 use crate::service::pipe::{LineReader, PipeState, Writer};
@@ -29,31 +27,15 @@ pub(super) enum Backend {
     },
 }
 
-/// Call [`Backend::watch_again`] after restoring it.
-impl Record for Backend {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self {
-            Self::Child(child) => object!({"child": child.save(to)}),
-            Self::Stdio {
-                input,
-                output,
-                broken,
-            } => object!({"input": input.save(to), "output": output.save(to), "broken": broken}),
-        }
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        if let Some(child) = fields.take("child", from)? {
-            return Ok(Self::Child(child));
-        }
-        Ok(Self::Stdio {
-            input: fields.take("input", from)?,
-            output: fields.take("output", from)?,
-            broken: fields.take("broken", from)?,
-        })
-    }
-}
+// Call [`Backend::watch_again`] after restoring it.
+record!(enum Backend {
+    Child(child),
+    Stdio {
+        input,
+        output,
+        broken,
+    },
+});
 
 /// The result of a source or timer event.
 #[derive(Debug, PartialEq, Eq)]
@@ -235,28 +217,11 @@ enum Reply {
     Topics { id: String, of: TopicsOf },
 }
 
-impl Record for Reply {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self {
-            Self::Error { message, line } => object!({"error": message, "line": line}),
-            Self::Status { id } => object!({"id": id}),
-            Self::Topics { id, of } => object!({"id": id, "topics": of.save(to)}),
-        }
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        if let Some(message) = fields.take("error", from)? {
-            let line = fields.take("line", from)?;
-            return Ok(Self::Error { message, line });
-        }
-        let id = fields.take("id", from)?;
-        Ok(match fields.take("topics", from)? {
-            Some(of) => Self::Topics { id, of },
-            None => Self::Status { id },
-        })
-    }
-}
+record!(enum Reply {
+    Error { message, line },
+    Status { id },
+    Topics { id, of },
+});
 
 impl Reply {
     fn size(&self) -> usize {

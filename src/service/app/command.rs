@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::Value;
 
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
+use crate::record::record;
 use crate::service::json::{NotJson, Skimmer};
 use crate::text::without_mark;
 use crate::{ClientId, CloseCode, Keep, OwnedMessage};
@@ -69,24 +69,13 @@ pub(crate) enum TopicsOf {
     Members(String),
 }
 
-impl Record for TopicsOf {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self {
-            Self::All => object!({}),
-            Self::Client(client) => object!({"client": client.save(to)}),
-            Self::Members(topic) => object!({"members": topic}),
-        }
+record!(
+    enum TopicsOf {
+        All,
+        Client(client),
+        Members(topic),
     }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        if let Some(client) = fields.take("client", from)? {
-            return Ok(Self::Client(client));
-        }
-        let members: Option<String> = fields.take("members", from)?;
-        Ok(members.map_or(Self::All, Self::Members))
-    }
-}
+);
 
 /// The maximum number of fields of a command. Further fields are unknown ones.
 const MAX_FIELDS: usize = 8;

@@ -3,10 +3,8 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::{Child, ProgramFailure};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object, state};
+use crate::record::{Record, record, state};
 use crate::service::deadlines::Alarm;
 use crate::{Context, Time, TimerId};
 
@@ -173,6 +171,14 @@ enum Phase<P> {
     Gone,
 }
 
+record!(impl<P: Record> enum Phase<P> {
+    Running(child),
+    Backoff(alarm),
+    Ready,
+    Queued,
+    Gone,
+});
+
 /// Keeps a program running. `P` is what the owner keeps for a running program.
 ///
 /// The owner starts the program and reports starts, exits and failures (`handle_*`). After a failure, the keeper counts it and sets a
@@ -184,34 +190,11 @@ pub(crate) struct Keeper<P = Child> {
     backoff: Backoff,
 }
 
-/// Call [`Keeper::watch_again`] after loading it.
-impl<P: Record> State for Keeper<P> {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let Self { phase, backoff } = self;
-        let (state, detail) = match phase {
-            Phase::Running(child) => ("running", child.save(to)),
-            Phase::Backoff(alarm) => ("backoff", alarm.save(to)),
-            Phase::Ready => ("ready", Value::Null),
-            Phase::Queued => ("queued", Value::Null),
-            Phase::Gone => ("gone", Value::Null),
-        };
-        object!({"state": state, "detail": detail, "backoff": backoff.save(to)})
-    }
-
-    fn load(&mut self, value: Value, from: &mut Loader) -> Result<(), RecordError> {
-        let mut fields = Fields::of(value)?;
-        let state: String = fields.take("state", from)?;
-        self.phase = match state.as_str() {
-            "running" => Phase::Running(fields.take("detail", from)?),
-            "backoff" => Phase::Backoff(fields.take("detail", from)?),
-            "ready" => Phase::Ready,
-            "queued" => Phase::Queued,
-            "gone" => Phase::Gone,
-            _ => return Err(RecordError::new("an unknown state")),
-        };
-        fields.load("backoff", &mut self.backoff, from)
-    }
-}
+// Call [`Keeper::watch_again`] after loading it.
+state!(impl<P: Record> Keeper<P> {
+    phase,
+    into backoff,
+});
 
 impl<P> Keeper<P> {
     /// Continues after the program of the server has replaced itself. The owner watches the child again.

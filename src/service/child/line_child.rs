@@ -3,13 +3,12 @@
 use std::io;
 use std::ops::ControlFlow;
 
-use serde_json::Value;
 use uuid::Uuid;
 
 use super::exit::{LastLines, ProgramExit};
 use super::supervisor::{Escalation, StopPlan, Supervisor, code_and_signal, start_hint};
 use crate::log_event::log_event;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
+use crate::record::{RecordError, record};
 use crate::service::deadlines::Alarm;
 use crate::service::framing::{Decoder, Framing};
 use crate::service::lines::Line;
@@ -38,48 +37,18 @@ pub(crate) struct Child {
     alarm: Alarm,
 }
 
-/// Call [`Child::watch_again`] after restoring it.
-impl Record for Child {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let Self {
-            name,
-            id,
-            cwd: _,
-            supervisor,
-            stdin,
-            stdout,
-            stderr,
-            last_lines,
-            alarm: _,
-        } = self;
-        object!({
-            "name": name,
-            "id": id.save(to),
-            "supervisor": supervisor.save(to),
-            "stdin": stdin.save(to),
-            "stdout": stdout.save(to),
-            "stderr": stderr.save(to),
-            "last_lines": last_lines.save(to),
-        })
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        let supervisor = fields.take("supervisor", from)?;
-        let supervisor = Supervisor::restore(supervisor, from, StopPlan::CLOSE_INPUT);
-        Ok(Self {
-            name: fields.take("name", from)?,
-            id: fields.take("id", from)?,
-            cwd: None,
-            supervisor: supervisor.map_err(|error| error.inside("supervisor"))?,
-            stdin: fields.take("stdin", from)?,
-            stdout: fields.take("stdout", from)?,
-            stderr: fields.take("stderr", from)?,
-            last_lines: fields.take("last_lines", from)?,
-            alarm: Alarm::default(),
-        })
-    }
-}
+// Call [`Child::watch_again`] after restoring it.
+record!(Child {
+    name,
+    id,
+    cwd = None,
+    supervisor(StopPlan::CLOSE_INPUT),
+    stdin,
+    stdout,
+    stderr,
+    last_lines,
+    alarm = Alarm::default(),
+});
 
 /// The result of an event for a child.
 #[derive(Debug, PartialEq, Eq)]

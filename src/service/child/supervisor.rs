@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
@@ -11,9 +11,8 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::Signal;
-use serde_json::Value;
 
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
+use crate::record::record;
 use crate::sys::{ChildProcess, Command, StartReport, exit_descriptor};
 use crate::{Context, Interest, SourceId, Time};
 
@@ -73,29 +72,11 @@ enum StopStep {
     Killed { again: Option<Time> },
 }
 
-impl Record for StopStep {
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        let name = match self {
-            Self::Asked { .. } => "asked",
-            Self::Terminated { .. } => "terminated",
-            Self::Killed { .. } => "killed",
-        };
-        object!({"name": name, "until": self.deadline().map(Time::as_millis)})
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        let name: String = fields.take("name", from)?;
-        let until: Option<Time> = fields.take("until", from)?;
-        let at = until.unwrap_or_default();
-        Ok(match name.as_str() {
-            "asked" => Self::Asked { until: at },
-            "terminated" => Self::Terminated { until: at },
-            "killed" => Self::Killed { again: until },
-            _ => return Err(RecordError::new("an unknown step")),
-        })
-    }
-}
+record!(enum StopStep {
+    Asked { until },
+    Terminated { until },
+    Killed { again },
+});
 
 impl StopStep {
     fn deadline(self) -> Option<Time> {
@@ -114,21 +95,7 @@ pub(crate) struct ExitRecord {
     pub(crate) at: Time,
 }
 
-impl Record for ExitRecord {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let Self { status, at } = self;
-        object!({"status": status.map(ExitStatus::into_raw), "at": at.save(to)})
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        let status: Option<i32> = fields.take("status", from)?;
-        Ok(Self {
-            status: status.map(ExitStatus::from_raw),
-            at: fields.take("at", from)?,
-        })
-    }
-}
+record!(ExitRecord { status, at });
 
 /// The states of the picture in the parent module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,29 +109,14 @@ enum ChildState {
     StoppingLeftovers(ExitRecord, StopStep),
 }
 
-impl Record for ChildState {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let (exit, step) = match self {
-            Self::Running => (None, None),
-            Self::Stopping(step) => (None, Some(step)),
-            Self::Exited(exit) => (Some(exit), None),
-            Self::StoppingLeftovers(exit, step) => (Some(exit), Some(step)),
-        };
-        object!({"exit": exit.map(|exit| exit.save(to)), "step": step.map(|step| step.save(to))})
+record!(
+    enum ChildState {
+        Running,
+        Stopping(step),
+        Exited(exit),
+        StoppingLeftovers(exit, step),
     }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        Ok(
-            match (fields.take("exit", from)?, fields.take("step", from)?) {
-                (None, None) => Self::Running,
-                (None, Some(step)) => Self::Stopping(step),
-                (Some(exit), None) => Self::Exited(exit),
-                (Some(exit), Some(step)) => Self::StoppingLeftovers(exit, step),
-            },
-        )
-    }
-}
+);
 
 /// How the exit is noticed.
 #[derive(Debug)]
@@ -197,20 +149,11 @@ struct Starting {
     until: Option<Time>,
 }
 
-impl Starting {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        object!({"report": to.descriptor(self.report.as_fd()), "until": self.until.save(to)})
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        Ok(Self {
-            report: StartReport::passed(fields.take("report", from)?),
-            source: None,
-            until: fields.take("until", from)?,
-        })
-    }
-}
+record!(Starting {
+    report,
+    source = None,
+    until,
+});
 
 /// Why a program could not be executed.
 fn start_error(number: i32) -> io::Error {
@@ -253,57 +196,21 @@ pub(crate) struct Supervisor {
     tree_signal: Option<Signal>,
 }
 
+// Call `Supervisor::watch_again` after restoring it.
+record!(with(owners_plan: StopPlan) Supervisor {
+    process,
+    // Passed on, so that a failed execution is reported after an upgrade, too.
+    starting,
+    start_error,
+    exit_watch = None,
+    state,
+    plan = owners_plan,
+    time_limit,
+    timed_out,
+    tree_signal = None,
+});
+
 impl Supervisor {
-    /// Writes down what the next program needs. The plan is not part of it.
-    pub(crate) fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let Self {
-            process,
-            starting,
-            start_error,
-            exit_watch: _,
-            state,
-            plan: _,
-            time_limit,
-            timed_out,
-            tree_signal: _,
-        } = self;
-        object!({
-            "pid": process.id(),
-            "reaped": process.is_reaped(),
-            // Passed on, so that a failed execution is reported after an upgrade, too.
-            "starting": starting.as_ref().map(|starting| starting.save(to)),
-            "start_error": start_error.save(to),
-            "state": state.save(to),
-            "time_limit": time_limit.save(to),
-            "timed_out": timed_out,
-        })
-    }
-
-    /// Takes over the process that the program before this one has saved. Call [`Supervisor::watch_again`] next.
-    pub(crate) fn restore(
-        value: Value,
-        from: &mut Loader,
-        plan: StopPlan,
-    ) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        let pid = fields.take("pid", from)?;
-        let reaped: bool = fields.take("reaped", from)?;
-        let starting: Option<Value> = fields.take("starting", from)?;
-        let starting = starting.map(|starting| Starting::restore(starting, from));
-        Ok(Self {
-            // A rehearsal must not take the process from its parent.
-            process: ChildProcess::adopt(pid, reaped || from.is_rehearsal()),
-            starting: starting.transpose()?,
-            start_error: fields.take("start_error", from)?,
-            exit_watch: None,
-            state: fields.take("state", from)?,
-            plan,
-            time_limit: fields.take("time_limit", from)?,
-            timed_out: fields.take("timed_out", from)?,
-            tree_signal: None,
-        })
-    }
-
     /// Watches a process that was taken over.
     pub(crate) fn watch_again(&mut self, ctx: &mut Context) -> io::Result<()> {
         if let Some(starting) = &mut self.starting {

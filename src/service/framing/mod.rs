@@ -9,10 +9,8 @@
 use std::fmt;
 use std::ops::ControlFlow;
 
-use serde_json::{Value, json};
-
 use super::lines::{Line, LineSplitter};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
+use crate::record::record;
 use crate::text::printable;
 
 /// The maximum length of a header block in bytes, including the empty line at its end.
@@ -145,27 +143,13 @@ enum Kind {
     ContentLength(Box<ContentLength>),
 }
 
-impl Record for Decoder {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match &self.0 {
-            Kind::Lines(lines) => object!({"lines": lines.save(to)}),
-            Kind::Raw { limit, number } => object!({"raw": json!([limit, number])}),
-            Kind::ContentLength(messages) => object!({"content_length": messages.save(to)}),
-        }
-    }
+record!(Decoder as Kind);
 
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        if let Some(lines) = fields.take("lines", from)? {
-            return Ok(Self(Kind::Lines(lines)));
-        }
-        if let Some(messages) = fields.take("content_length", from)? {
-            return Ok(Self(Kind::ContentLength(messages)));
-        }
-        let (limit, number) = fields.take("raw", from)?;
-        Ok(Self(Kind::Raw { limit, number }))
-    }
-}
+record!(enum Kind {
+    Lines(lines),
+    Raw { limit, number },
+    ContentLength(messages),
+});
 
 impl Decoder {
     /// How messages are separated.
@@ -250,29 +234,11 @@ const START: State = State::Header {
     length: None,
 };
 
-impl Record for State {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self {
-            Self::Header { line, length } => object!({"line": line, "length": length.save(to)}),
-            Self::Body(length) => object!({"body": length}),
-            Self::Broken => object!({"broken": true}),
-        }
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        if let Some(true) = fields.take("broken", from)? {
-            return Ok(Self::Broken);
-        }
-        Ok(match fields.take("body", from)? {
-            Some(length) => Self::Body(length),
-            None => Self::Header {
-                line: fields.take("line", from)?,
-                length: fields.take("length", from)?,
-            },
-        })
-    }
-}
+record!(enum State {
+    Header { line, length },
+    Body(length),
+    Broken,
+});
 
 /// Decodes a stream with header blocks.
 #[derive(Debug)]

@@ -11,7 +11,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use crate::record::{record, record_names};
+use crate::record::record;
 use crate::service::json::{Skimmer, quote, unescape};
 
 /// The maximum length of an id or a progress token, as written, in bytes.
@@ -231,14 +231,16 @@ record!(IdRecovery {
     has_method,
 });
 
-record_names!(Position {
-    Outside,
-    Prose,
-    BeforeKey,
-    Key,
-    AfterKey,
-    Value,
-});
+record!(
+    enum Position {
+        Outside,
+        Prose,
+        BeforeKey,
+        Key,
+        AfterKey,
+        Value,
+    }
+);
 
 impl IdRecovery {
     /// Recovers the id of a complete message.

@@ -13,8 +13,6 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::envelope::Envelope;
 #[cfg(test)]
 use super::envelope::MessageKind;
@@ -23,7 +21,7 @@ use super::members::member;
 use super::spelling::is_spelling_of;
 use super::text::splice;
 use crate::Time;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object, record};
+use crate::record::{Record, record, state};
 use crate::service::deadlines::Deadlines;
 use crate::service::id_map::IdMap;
 use crate::service::json::{Skimmer, quote};
@@ -53,35 +51,11 @@ pub(crate) struct Pending<R> {
     deadlines: Deadlines<u64>,
 }
 
-/// The time limit is a setting.
-impl<R: Record> State for Pending<R> {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let Self {
-            requests,
-            deadlines,
-        } = self;
-        object!({"requests": requests.save(to), "deadlines": deadlines.save(to)})
-    }
-
-    fn load(&mut self, value: Value, from: &mut Loader) -> Result<(), RecordError> {
-        let mut fields = Fields::of(value)?;
-        self.requests = fields.take("requests", from)?;
-        fields.load("deadlines", &mut self.deadlines, from)
-    }
-}
-
-/// Requests that are restored have no time limit.
-impl<R: Record> Record for Pending<R> {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        State::save(self, to)
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut pending = Self::new(None);
-        pending.load(value, from)?;
-        Ok(pending)
-    }
-}
+// The time limit is a setting.
+state!(impl<R: Record> Pending<R> {
+    requests,
+    into deadlines,
+});
 
 impl<R> Pending<R> {
     /// An empty table. The time limit applies to requests that are inserted with [`Pending::insert_timed`].
@@ -172,32 +146,12 @@ pub(crate) struct Forwarded<C> {
     pub(crate) call: C,
 }
 
-impl<C: Record> Record for Forwarded<C> {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let Self {
-            process,
-            upstream_id,
-            sender_ids,
-            call,
-        } = self;
-        object!({
-            "process": process,
-            "upstream_id": upstream_id,
-            "sender_ids": sender_ids.save(to),
-            "call": call.save(to),
-        })
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        Ok(Self {
-            process: fields.take("process", from)?,
-            upstream_id: fields.take("upstream_id", from)?,
-            sender_ids: fields.take("sender_ids", from)?,
-            call: fields.take("call", from)?,
-        })
-    }
-}
+record!(impl<C: Record> Forwarded<C> {
+    process,
+    upstream_id,
+    sender_ids,
+    call,
+});
 
 /// The ids of a request, as its sender wrote them.
 #[derive(Debug)]

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
 use uuid::Uuid;
 
 use super::http_error::HttpError;
 use super::quota::{Full, Quota};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record, state};
+use crate::record::{record, state};
 use crate::service::deadlines::{Alarm, Deadlines};
 use crate::service::id_map::IdMap;
 use crate::{ClientId, Context, Principal, TimerId};
@@ -33,27 +32,13 @@ pub(super) enum Call {
     Translated(Uuid, u32),
 }
 
-impl Record for Call {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self {
-            Self::Pool(id) => object!({"pool": id}),
-            Self::Session(id, stream) => object!({"session": id.save(to), "stream": stream}),
-            Self::Translated(id, round) => object!({"call": id.save(to), "round": round}),
-        }
+record!(
+    enum Call {
+        Pool(id),
+        Session(id, stream),
+        Translated(id, round),
     }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        if let Some(id) = fields.take("pool", from)? {
-            return Ok(Self::Pool(id));
-        }
-        if let Some(id) = fields.take("session", from)? {
-            return Ok(Self::Session(id, fields.take("stream", from)?));
-        }
-        let id = fields.take("call", from)?;
-        Ok(Self::Translated(id, fields.take("round", from)?))
-    }
-}
+);
 
 /// The time limit of calls, with a timer for the first of them.
 #[derive(Debug)]

@@ -13,8 +13,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde_json::{Value, json};
-
 use super::dialect::Dialect;
 use super::exit::ProgramExit;
 use super::messages::{AttachEvent, AttachRole};
@@ -22,7 +20,7 @@ use super::screen::{Follower, KeyModes, ScreenSettings};
 #[cfg(feature = "screen")]
 use super::screen::{Format, View};
 use super::scrollback::{OutputStream, Scrollback};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record, record_names};
+use crate::record::record;
 use crate::sys::TerminalSize;
 use crate::{ClientId, CloseCode, Time};
 
@@ -53,11 +51,13 @@ pub(crate) enum Role {
     Listener,
 }
 
-record_names!(Role {
-    Writer,
-    Viewer,
-    Listener,
-});
+record!(
+    enum Role {
+        Writer,
+        Viewer,
+        Listener,
+    }
+);
 
 /// How clients share a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,24 +68,10 @@ pub(crate) enum Sharing {
     Shared,
 }
 
-impl Record for Sharing {
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        match self {
-            Self::Single { read_only: true } => "read_only".into(),
-            Self::Single { read_only: false } => "single".into(),
-            Self::Shared => "shared".into(),
-        }
-    }
-
-    fn restore(value: Value, _: &mut Loader) -> Result<Self, RecordError> {
-        Ok(match value.as_str() {
-            Some("read_only") => Self::Single { read_only: true },
-            Some("single") => Self::Single { read_only: false },
-            Some("shared") => Self::Shared,
-            _ => return Err(RecordError::new("an unknown way of sharing")),
-        })
-    }
-}
+record!(enum Sharing {
+    Single { read_only },
+    Shared,
+});
 
 /// A reader that attaches.
 #[derive(Clone, Copy, Debug)]
@@ -200,88 +186,27 @@ pub(crate) struct Attachments {
 
 record!(TerminalSize { rows, cols });
 
-impl Record for Attachments {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let Self {
-            output,
-            screen,
-            readers,
-            writer,
-            sharing,
-            size,
-            resizes,
-            writer_name,
-            viewers,
-            clients_version,
-            clients_changed,
-            clients_told,
-            waits,
-            sent,
-            ignores_pauses,
-            // Empty here: `Programs::with` takes the ended streams after each change.
-            ended_streams: _,
-            exit,
-            is_restarting,
-        } = self;
-        // A stream of events ends before the upgrade, but not before its rehearsal.
-        let readers = readers.iter();
-        let readers = readers.filter(|(_, reader)| reader.role != Role::Listener);
-        let readers: Vec<Value> = readers
-            .map(|(client, reader)| json!([client.save(to), reader.save(to)]))
-            .collect();
-        object!({
-            "output": output.save(to),
-            "screen": screen.as_ref().map(|screen| screen.save()),
-            "readers": readers,
-            "writer": writer.save(to),
-            "sharing": sharing.save(to),
-            "size": size.save(to),
-            "resizes": resizes,
-            "writer_name": writer_name,
-            "viewers": viewers,
-            "clients_version": clients_version,
-            "clients_changed": clients_changed,
-            "clients_told": clients_told.save(to),
-            "waits": waits,
-            "sent": sent,
-            "ignores_pauses": ignores_pauses,
-            "exit": exit.save(to),
-            "is_restarting": is_restarting,
-        })
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        let output = fields.take("output", from)?;
-        let size: Option<TerminalSize> = fields.take("size", from)?;
-        let screen: Option<Value> = fields.take("screen", from)?;
-        let screen = screen.zip(size).filter(|_| cfg!(feature = "screen"));
-        let screen = screen.map(|(screen, size)| {
-            let screen = Follower::restore(screen, size, from);
-            screen.map_err(|error| error.inside("screen"))
-        });
-        Ok(Self {
-            screen: screen.transpose()?.map(Box::new),
-            output,
-            readers: fields.take("readers", from)?,
-            writer: fields.take("writer", from)?,
-            sharing: fields.take("sharing", from)?,
-            size,
-            resizes: fields.take("resizes", from)?,
-            writer_name: fields.take("writer_name", from)?,
-            viewers: fields.take("viewers", from)?,
-            clients_version: fields.take("clients_version", from)?,
-            clients_changed: fields.take("clients_changed", from)?,
-            clients_told: fields.take("clients_told", from)?,
-            waits: fields.take("waits", from)?,
-            sent: fields.take("sent", from)?,
-            ignores_pauses: fields.take("ignores_pauses", from)?,
-            ended_streams: Vec::new(),
-            exit: fields.take("exit", from)?,
-            is_restarting: fields.take("is_restarting", from)?,
-        })
-    }
-}
+record!(Attachments {
+    output,
+    screen,
+    readers,
+    writer,
+    sharing,
+    size,
+    resizes,
+    writer_name,
+    viewers,
+    clients_version,
+    clients_changed,
+    clients_told,
+    waits,
+    sent,
+    ignores_pauses,
+    // Empty here: `Programs::with` takes the ended streams after each change.
+    ended_streams = Vec::new(),
+    exit,
+    is_restarting,
+});
 
 impl Attachments {
     /// Starts without readers. Keeps the last `scrollback` bytes of output for readers that attach later. `size` is that of

@@ -10,7 +10,7 @@ use super::event_stream::Details;
 use super::fields::bad_request;
 use super::messages::{Control, dimension, out_of_range, wrong_field};
 use crate::log_event::{log_event, word};
-use crate::record::{Loader, Record, RecordError, Saver};
+use crate::record::record;
 use crate::sys::TerminalSize;
 use crate::{Accept, ClientId, Message, Rejection, Request};
 
@@ -43,30 +43,16 @@ pub(crate) enum Dialect {
     EventStream(Details),
 }
 
-/// A stream of events ends before its server is upgraded, so it is not saved.
-impl Record for Dialect {
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        match self {
-            Self::Json => "json".into(),
-            Self::Merged => "merged".into(),
-            Self::KernelImages => "kernel-images".into(),
-            Self::Text => "text".into(),
-            Self::Tty => "tty".into(),
-            Self::EventStream(_) => Value::Null,
-        }
+record!(
+    enum Dialect {
+        Json,
+        Merged,
+        KernelImages,
+        Text,
+        Tty,
+        EventStream(details),
     }
-
-    fn restore(value: Value, _: &mut Loader) -> Result<Self, RecordError> {
-        Ok(match value.as_str() {
-            Some("json") => Self::Json,
-            Some("merged") => Self::Merged,
-            Some("kernel-images") => Self::KernelImages,
-            Some("text") => Self::Text,
-            Some("tty") => Self::Tty,
-            _ => return Err(RecordError::new("an unknown dialect")),
-        })
-    }
-}
+);
 
 /// A message of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@ use base64::prelude::BASE64_STANDARD;
 use super::exit::ProgramExit;
 use super::fields::bad_request;
 use super::scrollback::OutputStream;
+use crate::record::record;
 use crate::{Rejection, Request};
 
 /// Whether answers have fields that the process API of kernel-images does not have: `?details=1`. The schema of that API
@@ -15,6 +16,13 @@ pub(crate) enum Details {
     Usual,
     All,
 }
+
+record!(
+    enum Details {
+        Usual,
+        All,
+    }
+);
 
 impl Details {
     /// Reads the query of a request.

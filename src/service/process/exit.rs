@@ -3,10 +3,8 @@
 use std::fmt;
 use std::process::ExitStatus;
 
-use serde_json::Value;
-
 use super::messages::AttachEvent;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
+use crate::record::record;
 use crate::service::child::signal_name;
 use crate::sys::code_or_signal;
 
@@ -19,21 +17,11 @@ pub(crate) struct ProgramExit {
     pub(crate) signal: Option<&'static str>,
 }
 
-impl Record for ProgramExit {
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        let Self { code, signal } = self;
-        object!({"code": code, "signal": signal})
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        let code: i32 = fields.take("code", from)?;
-        let signal: Option<String> = fields.take("signal", from)?;
-        // The code says which signal it was.
-        let signal = signal.map(|_| signal_name(code - 128));
-        Ok(Self { code, signal })
-    }
-}
+record!(
+    ProgramExit as (i32, bool),
+    |exit| exit.to_pair(),
+    Self::of_pair
+);
 
 /// The exit code if the status of a program is unknown.
 const UNKNOWN: i32 = 255;
@@ -55,6 +43,16 @@ impl From<Option<ExitStatus>> for ProgramExit {
 }
 
 impl ProgramExit {
+    /// The code, and whether a signal has killed the program.
+    fn to_pair(self) -> (i32, bool) {
+        (self.code, self.signal.is_some())
+    }
+
+    fn of_pair((code, is_killed): (i32, bool)) -> Option<Self> {
+        let signal = is_killed.then(|| signal_name(code - 128));
+        Some(Self { code, signal })
+    }
+
     /// The code as a byte; 255 if it does not fit.
     pub(crate) fn code_byte(self) -> u8 {
         u8::try_from(self.code).unwrap_or(u8::MAX)

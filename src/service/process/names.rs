@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
@@ -109,16 +108,16 @@ pub(super) struct Names {
 
 /// The processes that have names. Nobody waits for a start, because those that were queued have failed before.
 impl Record for Names {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
         let started = self.entries.iter().filter_map(|(key, named)| match named {
-            Named::Started(process) => Some(Value::Array(vec![key.save(to), process.save(to)])),
+            Named::Started(process) => Some((key, process)),
             Named::Starting { .. } => None,
         });
-        started.collect()
+        to.array(started, |to, (key, process)| to.pair(key, process));
     }
 
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let started = Vec::<(NameKey, NamedProcess)>::restore(value, from)?.into_iter();
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        let started = Vec::<(NameKey, NamedProcess)>::restore(from)?.into_iter();
         let entries = started.map(|(key, process)| (key, Named::Started(process)));
         Ok(Self {
             entries: entries.collect(),

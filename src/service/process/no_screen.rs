@@ -7,10 +7,8 @@
 
 use std::convert::Infallible;
 
-use serde_json::Value;
-
 use super::scrollback::Scrollback;
-use crate::record::{Loader, RecordError};
+use crate::record::{Loader, Record, RecordError, Saver};
 use crate::sys::TerminalSize;
 
 /// The settings of screens, of which there are none.
@@ -27,6 +25,21 @@ impl ScreenSettings {
 #[derive(Debug)]
 pub(crate) struct Follower(Infallible);
 
+/// A screen that another program has kept is dropped.
+impl Record for Option<Box<Follower>> {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.null();
+    }
+
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        from.skip().map(|()| None)
+    }
+
+    fn missing() -> Option<Self> {
+        Some(None)
+    }
+}
+
 impl Follower {
     pub(crate) fn new(_: TerminalSize, settings: ScreenSettings) -> Self {
         match settings.0 {}
@@ -34,14 +47,6 @@ impl Follower {
 
     pub(crate) fn make_portable(&mut self, _: &Scrollback, _: bool) {
         match self.0 {}
-    }
-
-    pub(crate) fn save(&self) -> Value {
-        match self.0 {}
-    }
-
-    pub(crate) fn restore(_: Value, _: TerminalSize, _: &mut Loader) -> Result<Self, RecordError> {
-        Err(RecordError::new("this program keeps no screens"))
     }
 
     pub(crate) fn take_work(&mut self) -> usize {

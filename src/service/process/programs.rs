@@ -7,15 +7,14 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::attach::{NewReader, Replay, Role};
 use super::dialect::{ClientMessage, Dialect, log_failed_resize};
-use super::program::{Launch, Program};
+use super::program::{Launch, Program, SavedStreams};
 use super::recording::Recorder;
 use super::sink::{ContextOutput, Sink};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
+use crate::record::{Loader, Read, RecordError, RecordWith, Saver, Set, record};
 use crate::service::child::{ChildIndex, ChildInput};
 use crate::service::deadlines::Alarm;
 use crate::service::id_map::IdMap;
@@ -52,6 +51,48 @@ struct Entry {
     reported_finished: bool,
     /// Whether it has been added to `Agenda::gone`.
     reported_gone: bool,
+}
+
+record!(Entry {
+    program,
+    // What becomes known later is new to the next program.
+    settled = !Program::is_starting(&program),
+    expires,
+    // The agenda is made anew.
+    deadline = None,
+    exited,
+    reported_finished,
+    reported_gone,
+});
+
+impl Entry {
+    /// Takes over a program that another server has started.
+    fn continued(
+        ctx: &mut Context,
+        recorder: Option<&Recorder>,
+        from: &mut Loader,
+    ) -> Result<Self, RecordError> {
+        let (mut entry, mut streams, mut recording) = (None, None::<SavedStreams>, None);
+        let mut read_recording = Read(|from: &mut Loader| match recorder {
+            Some(recorder) => {
+                recording = Some(RecordWith::restore(from, recorder)?);
+                Ok(())
+            }
+            None => from.skip(),
+        });
+        from.object(
+            &["entry", "streams", "recording"],
+            &mut [&mut entry, &mut streams, &mut read_recording],
+        )?;
+        let mut entry: Self = entry.ok_or_else(RecordError::missing)?;
+        let streams = streams.ok_or_else(RecordError::missing)?;
+        if !from.is_rehearsal() {
+            let continued = entry.program.continue_with(ctx, streams, recording);
+            let failed = |error| RecordError::new(format!("cannot watch the process: {error}"));
+            continued.map_err(failed)?;
+        }
+        Ok(entry)
+    }
 }
 
 /// The programs of a service by their ids.
@@ -165,70 +206,46 @@ impl Programs {
     }
 
     /// Writes the programs and their readers down.
-    pub(crate) fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+    pub(crate) fn save<'a>(&'a self, to: &mut Saver<'a>) {
         // A call that collects output ends before the upgrade, but not before its rehearsal.
         let shared = self.entries.values();
         let shared = shared.filter(|entry| matches!(entry.program.sink, Sink::Shared(_)));
-        let entries = shared.map(|entry| {
-            let Entry {
-                program,
-                // What becomes known later is new to the next program.
-                settled: _,
-                expires,
-                // The agenda is made anew.
-                deadline: _,
-                exited,
-                reported_finished,
-                reported_gone,
-            } = entry;
-            object!({
-                "program": program.save(to),
-                "expires": expires.save(to),
-                "exited": exited,
-                "reported_finished": reported_finished,
-                "reported_gone": reported_gone,
-            })
+        to.open(b'{');
+        to.member("programs", |to| {
+            to.array(shared, |to, entry| {
+                to.open(b'{');
+                to.field("entry", entry);
+                entry.program.save_open(to);
+                to.close(b'}');
+            });
         });
-        let entries: Vec<Value> = entries.collect();
-        let readers = self.readers.iter();
-        let readers = readers.map(|(client, id)| json!([client.to_string(), id.to_string()]));
-        object!({"programs": entries, "readers": readers.collect::<Vec<_>>()})
+        to.field("readers", &self.readers);
+        to.close(b'}');
     }
 
     /// Takes over the programs that another server has started.
     pub(crate) fn restore(
         &mut self,
         ctx: &mut Context,
-        value: Value,
         recorder: Option<&Recorder>,
         from: &mut Loader,
     ) -> Result<(), RecordError> {
-        let mut fields = Fields::of(value)?;
-        for (at, entry) in fields
-            .take::<Vec<Value>>("programs", from)?
-            .into_iter()
-            .enumerate()
-        {
-            let inside = |error: RecordError| error.inside(&format!("programs.{at}"));
-            let mut fields = Fields::of(entry).map_err(inside)?;
-            let program = fields.take("program", from).map_err(inside)?;
-            let program = Program::restore(ctx, program, recorder, from).map_err(inside)?;
-            let id = program.id;
-            let entry = Entry {
-                settled: !program.is_starting(),
-                expires: fields.take("expires", from)?,
-                deadline: None,
-                exited: fields.take("exited", from)?,
-                reported_finished: fields.take("reported_finished", from)?,
-                reported_gone: fields.take("reported_gone", from)?,
-                program,
-            };
-            self.index.add(id, entry.program.sources(), None);
+        let (entries, readers) = (&mut self.entries, &mut self.readers);
+        let mut programs = Read(|from: &mut Loader| {
+            from.each(|from| {
+                let entry = Entry::continued(ctx, recorder, from)?;
+                entries.insert(entry.program.id, entry);
+                Ok(())
+            })
+        });
+        from.object(
+            &["programs", "readers"],
+            &mut [&mut programs, &mut Set(readers)],
+        )?;
+        for (id, entry) in &self.entries {
+            self.index.add(*id, entry.program.sources(), None);
             ctx.note_held(&entry.program.owner, 0, entry.program.held_memory());
-            self.entries.insert(id, entry);
         }
-        let readers = fields.take::<Vec<(ClientId, Uuid)>>("readers", from)?;
-        self.readers = readers.into_iter().collect();
         if !from.is_rehearsal() {
             for id in self.entries.keys().copied().collect::<Vec<_>>() {
                 // The event loop reports the output that is pending.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::record::{record, record_names};
+use crate::record::record;
 
 /// The initial size of the buffer, which grows up to its capacity.
 const MIN_SIZE: usize = 4096;
@@ -20,7 +20,12 @@ pub(crate) enum OutputStream {
     Stderr,
 }
 
-record_names!(OutputStream { Stdout, Stderr });
+record!(
+    enum OutputStream {
+        Stdout,
+        Stderr,
+    }
+);
 
 impl OutputStream {
     pub(crate) fn name(self) -> &'static str {

@@ -1,7 +1,5 @@
 //! The destination of a program's output: readers that attach and detach, or the answer to one call.
 
-use serde_json::Value;
-
 use super::attach::{Attachments, ReaderOutput};
 use super::dialect::Dialect;
 use super::event_stream::{exit_event, gap_event, output_event};
@@ -9,7 +7,7 @@ use super::exec_output::{CollectedOutput, Exceeded};
 use super::exit::ProgramExit;
 use super::messages::AttachEvent;
 use super::scrollback::OutputStream;
-use crate::record::{Loader, Record, RecordError, Saver};
+use crate::record::record;
 use crate::sys::TerminalSize;
 use crate::{ClientId, CloseCode, Context, Message, Time};
 
@@ -31,19 +29,11 @@ pub(crate) enum Sink {
     Collected(CollectedOutput),
 }
 
-/// The output of an `exec` call is not saved: its caller gets 503, and its process is killed.
-impl Record for Sink {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self {
-            Self::Shared(attachments) => attachments.save(to),
-            Self::Collected(_) => Value::Null,
-        }
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        Attachments::restore(value, from).map(Self::Shared)
-    }
-}
+// The output of an `exec` call is not saved: its caller gets 503, and its process is killed.
+record!(enum Sink {
+    Shared(attachments),
+    Collected(..),
+});
 
 impl Sink {
     /// Whether more output should be read now.

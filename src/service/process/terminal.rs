@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use uuid::Uuid;
 
 use super::LINGER;
@@ -18,7 +18,7 @@ use super::recording::{RecordConfig, Recorder};
 use super::responses::rfc3339;
 use super::sink::{ContextOutput, RESTARTING, Sink};
 use crate::log_event::{log_event, word};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
+use crate::record::{Loader, Read, RecordError, Saver, Set, record};
 use crate::service::Endpoint;
 use crate::service::child::{process_metrics, start_hint};
 use crate::service::id_map::IdMap;
@@ -433,28 +433,27 @@ impl Portable for Terminal {
         self.programs.make_portable(ctx);
     }
 
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        object!({
-            "programs": self.programs.save(to),
-            "waiting": self.waiting.save(to),
-            "used": self.used,
-            "started": self.started,
-        })
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.open(b'{');
+        to.field("waiting", &self.waiting);
+        to.field("used", &self.used);
+        to.field("started", &self.started);
+        to.member("programs", |to| self.programs.save(to));
+        to.close(b'}');
     }
 
-    fn restore(
-        &mut self,
-        ctx: &mut Context,
-        state: Value,
-        from: &mut Loader,
-    ) -> Result<(), RecordError> {
-        let mut fields = Fields::of(state)?;
-        self.used = fields.take("used", from)?;
-        self.started = fields.take("started", from)?;
-        self.waiting = fields.take("waiting", from)?;
-        let programs = fields.take("programs", from)?;
-        self.programs
-            .restore(ctx, programs, self.recorder.as_ref(), from)?;
+    fn restore(&mut self, ctx: &mut Context, from: &mut Loader) -> Result<(), RecordError> {
+        let (programs, recorder) = (&mut self.programs, self.recorder.as_ref());
+        let mut programs = Read(|from: &mut Loader| programs.restore(ctx, recorder, from));
+        from.object(
+            &["waiting", "used", "started", "programs"],
+            &mut [
+                &mut Set(&mut self.waiting),
+                &mut Set(&mut self.used),
+                &mut Set(&mut self.started),
+                &mut programs,
+            ],
+        )?;
         for (client, waiting) in &self.waiting {
             if waiting.program.is_none() {
                 ctx.queue_start(*client);

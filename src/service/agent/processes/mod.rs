@@ -2,12 +2,10 @@
 
 mod process;
 
-use serde_json::Value;
-
 use self::process::AgentProcess;
 use super::MAX_UNREAD;
 use super::router::Router;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object, record};
+use crate::record::{RecordError, record, state};
 use crate::service::child::{Child, ChildEvent, RestartLimit};
 use crate::{ClientId, Context, TimerId};
 
@@ -24,47 +22,14 @@ pub(super) struct AgentProcesses {
     pressure: Pressure,
 }
 
-/// Call [`AgentProcesses::watch_again`] after loading them.
-impl State for AgentProcesses {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let Self {
-            present,
-            stopping,
-            ended_restarts,
-            restart_limit: _,
-            pressure,
-        } = self;
-        let present = present.iter().map(|process| {
-            let process = process.as_ref();
-            process.map_or(Value::Null, |process| process.save(to))
-        });
-        let present: Vec<Value> = present.collect();
-        object!({
-            "present": present,
-            "stopping": stopping.save(to),
-            "ended_restarts": ended_restarts,
-            "pressure": pressure.save(to),
-        })
-    }
-
-    fn load(&mut self, value: Value, from: &mut Loader) -> Result<(), RecordError> {
-        let mut fields = Fields::of(value)?;
-        let present: Vec<Value> = fields.take("present", from)?;
-        self.present.clear();
-        for value in present {
-            let mut process = AgentProcess::new(self.restart_limit);
-            let is_present = !value.is_null();
-            if is_present {
-                process.load(value, from)?;
-            }
-            self.present.push(is_present.then_some(process));
-        }
-        self.stopping = fields.take("stopping", from)?;
-        self.ended_restarts = fields.take("ended_restarts", from)?;
-        self.pressure = fields.take("pressure", from)?;
-        Ok(())
-    }
-}
+// Call [`AgentProcesses::watch_again`] after loading them.
+state!(AgentProcesses {
+    present(*restart_limit),
+    stopping,
+    ended_restarts,
+    keep restart_limit,
+    pressure,
+});
 
 impl AgentProcesses {
     /// Continues after the program of the server has replaced itself.

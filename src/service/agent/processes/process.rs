@@ -1,7 +1,7 @@
 //! An agent process of a shared agent: the child, the lines queued for it, and its restarts.
 
 use crate::Context;
-use crate::record::state;
+use crate::record::record;
 use crate::service::child::{HIGH_WATER, Keeper, LOW_WATER, RestartLimit};
 use crate::service::jsonrpc::LineDecoder;
 
@@ -20,8 +20,8 @@ pub(crate) struct AgentProcess {
     is_behind: bool,
 }
 
-state!(AgentProcess {
-    into program,
+record!(with(restart_limit: RestartLimit) AgentProcess {
+    program into(Keeper::new(restart_limit)),
     decoder,
     lines,
     held,

@@ -5,10 +5,8 @@
 
 use std::collections::HashMap;
 
-use serde_json::Value;
-
 use crate::ClientId;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
+use crate::record::record;
 use crate::service::json::{Skimmer, why_not_json};
 use crate::service::jsonrpc::{
     Envelope, EnvelopeError, IdKey, MessageKind, batch_messages, code, error, parse_error,
@@ -33,22 +31,12 @@ struct Batch {
     responses: String,
 }
 
-impl Record for BatchSender {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self {
-            Self::Client(client) => object!({"client": client.save(to)}),
-            Self::Process(process) => object!({"process": process}),
-        }
+record!(
+    enum BatchSender {
+        Client(client),
+        Process(process),
     }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        Ok(match fields.take("client", from)? {
-            Some(client) => Self::Client(client),
-            None => Self::Process(fields.take("process", from)?),
-        })
-    }
-}
+);
 
 record!(Batch { waits, responses });
 

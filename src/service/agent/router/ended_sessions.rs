@@ -6,11 +6,10 @@
 
 use std::collections::HashMap;
 
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::Principal;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object, record};
+use crate::record::{Loader, RecordError, Saver, Set, State, record};
 use crate::sys::random_bytes;
 
 /// The record of an ended session.
@@ -108,7 +107,7 @@ pub(super) struct EndedSessions {
 }
 
 impl State for EndedSessions {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
         let Self {
             limit: _,
             processes: _,
@@ -125,22 +124,27 @@ impl State for EndedSessions {
             bytes.extend(stored.principal.to_le_bytes());
             bytes.extend(stored.agent.to_le_bytes());
         }
-        object!({
-            "key": key.save(to),
-            "records": to.own_bytes(bytes),
-            "earlier": earlier.save(to),
-            "principals": principals.save(to),
-            "has_discarded": has_discarded,
-        })
+        to.open(b'{');
+        to.field("key", key);
+        to.member("records", |to| to.put_bytes(bytes));
+        to.field("earlier", earlier);
+        to.field("principals", principals);
+        to.field("has_discarded", has_discarded);
+        to.close(b'}');
     }
 
-    fn load(&mut self, value: Value, from: &mut Loader) -> Result<(), RecordError> {
-        let mut fields = Fields::of(value)?;
-        self.key = fields.take("key", from)?;
-        self.earlier = fields.take("earlier", from)?;
-        self.principals = fields.take("principals", from)?;
-        self.has_discarded = fields.take("has_discarded", from)?;
-        let bytes: Vec<u8> = fields.take("records", from)?;
+    fn load(&mut self, from: &mut Loader) -> Result<(), RecordError> {
+        let mut bytes = Vec::new();
+        from.object(
+            &["key", "records", "earlier", "principals", "has_discarded"],
+            &mut [
+                &mut Set(&mut self.key),
+                &mut Set(&mut bytes),
+                &mut Set(&mut self.earlier),
+                &mut Set(&mut self.principals),
+                &mut Set(&mut self.has_discarded),
+            ],
+        )?;
         let (records, rest) = bytes.as_chunks::<STORED>();
         if !rest.is_empty() {
             return Err(RecordError::new("a record is incomplete").inside("records"));

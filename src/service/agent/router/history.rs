@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use super::updates::agent_message_of;
-use crate::record::{record, record_names, state};
+use crate::record::{record, state};
 use crate::service::jsonrpc::{Envelope, member};
 
 /// The maximum number of bytes in the histories of all sessions.
@@ -38,11 +38,13 @@ pub(super) struct History {
     forgotten_for: Option<u64>,
 }
 
-record_names!(Entry {
-    Update,
-    Prompt,
-    TurnComplete,
-});
+record!(
+    enum Entry {
+        Update,
+        Prompt,
+        TurnComplete,
+    }
+);
 record!(History {
     text,
     entries,

@@ -11,7 +11,7 @@ use super::output::RouterOutput;
 use super::session_key::SessionKey;
 use super::settings::RouterSettings;
 use super::updates::turn_ended;
-use crate::record::{record, record_names, state};
+use crate::record::{record, state};
 use crate::service::agent::named::Places;
 use crate::service::json::Skimmer;
 use crate::service::jsonrpc::{
@@ -81,15 +81,17 @@ pub(super) enum RequestClass {
     Other,
 }
 
-record_names!(RequestClass {
-    Create,
-    Claim,
-    End,
-    List,
-    Prompt,
-    Listen,
-    Other,
-});
+record!(
+    enum RequestClass {
+        Create,
+        Claim,
+        End,
+        List,
+        Prompt,
+        Listen,
+        Other,
+    }
+);
 
 impl RequestClass {
     /// Classifies a method of the Agent Client Protocol.

@@ -4,8 +4,6 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use crate::record::{Loader, Record, RecordError, Saver};
 
 /// Identifies a session in the table. It dereferences to the session's id, which two processes may both use, but is compared by
@@ -52,11 +50,11 @@ impl Hash for SessionKey {
 }
 
 impl Record for SessionKey {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        to.shared(&self.0)
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.shared(&self.0);
     }
 
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        from.shared(value).map(Self)
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        from.shared().map(Self)
     }
 }

@@ -11,8 +11,6 @@ use std::borrow::Cow;
 
 use std::time::Duration;
 
-use serde_json::Value;
-
 use self::from_client::States;
 use super::STATELESS;
 use super::headers::Tools;
@@ -23,9 +21,7 @@ use super::process::{Process, ProgramPlace};
 use super::reply::Reply;
 use super::subscription::{Filter, subscription_ended};
 use super::{McpConfig, McpShare, McpStart, to_older};
-use crate::record::{
-    Fields, Loader, Record, RecordError, Saver, State, object, record, record_names, state,
-};
+use crate::record::{Loader, RecordError, Saver, State, record, state};
 use crate::service::child::{Keeper, OnFailure, ProgramExit, ProgramFailure};
 use crate::service::deadlines::Alarm;
 use crate::service::jsonrpc::{Forwarded, Pending, RequestKind, UpstreamIds};
@@ -45,11 +41,13 @@ pub(super) enum Support {
     Sessions,
 }
 
-record_names!(Support {
-    Unknown,
-    Stateless,
-    Sessions,
-});
+record!(
+    enum Support {
+        Unknown,
+        Stateless,
+        Sessions,
+    }
+);
 
 /// A request that a process has got and not answered.
 type PendingRequest = Forwarded<Purpose>;
@@ -90,45 +88,17 @@ record!(Subscription {
     is_acknowledged,
 });
 
-impl Record for Purpose {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self {
-            Self::Call {
-                reply,
-                principal,
-                listens,
-                lists_tools,
-                refusal,
-            } => object!({
-                "reply": reply.save(to),
-                "principal": principal.save(to),
-                "listens": listens.save(to),
-                "lists_tools": lists_tools,
-                "refusal": refusal.save(to),
-            }),
-            Self::Probe => object!({"own": "probe"}),
-            Self::ListTools => object!({"own": "list_tools"}),
-        }
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        let own: Option<String> = fields.take("own", from)?;
-        match own.as_deref() {
-            Some("probe") => return Ok(Self::Probe),
-            Some("list_tools") => return Ok(Self::ListTools),
-            Some(_) => return Err(RecordError::new("an unknown purpose")),
-            None => {}
-        }
-        Ok(Self::Call {
-            reply: fields.take("reply", from)?,
-            principal: fields.take("principal", from)?,
-            listens: fields.take("listens", from)?,
-            lists_tools: fields.take("lists_tools", from)?,
-            refusal: fields.take("refusal", from)?,
-        })
-    }
-}
+record!(enum Purpose {
+    Call {
+        reply,
+        principal,
+        listens,
+        lists_tools,
+        refusal,
+    },
+    Probe,
+    ListTools,
+});
 
 impl Purpose {
     fn subscription(&self) -> Option<&Subscription> {
@@ -229,75 +199,48 @@ pub(super) enum PoolChange {
     Failed(String),
 }
 
-impl State for Pool {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let Self {
-            command: _,
-            place: _,
-            path: _,
-            slots,
-            support,
-            requests,
-            ids,
-            tools,
-            versions,
-            listing,
-            // Messages are sent, and requests translated, in the turn in which they come.
-            in_hand: _,
-            unsent: _,
-            held,
-            probe_timer,
-            probe_timeout: _,
-            states,
-            translates: _,
-            unserved: _,
-            is_stopping: _,
-            is_probed,
-            is_lazy: _,
-            last_used,
-        } = self;
-        object!({
-            "slots": slots.iter().map(|slot| slot.save(to)).collect::<Vec<_>>(),
-            "support": support.save(to),
-            "requests": State::save(requests, to),
-            "ids": ids.save(to),
-            "tools": tools.save(to),
-            "versions": versions.save(to),
-            "listing": listing.save(to),
-            "held": held.save(to),
-            "probe_timer": probe_timer.save(to),
-            "states": states.save(to),
-            "is_probed": is_probed,
-            "last_used": last_used.save(to),
-        })
+state!(Pool {
+    keep command,
+    keep place,
+    keep path,
+    into slots,
+    support,
+    into requests,
+    ids,
+    tools,
+    versions,
+    listing,
+    // Messages are sent, and requests translated, in the turn in which they come.
+    keep in_hand,
+    keep unsent,
+    held,
+    probe_timer,
+    keep probe_timeout,
+    states,
+    keep translates,
+    keep unserved,
+    keep is_stopping,
+    is_probed,
+    keep is_lazy,
+    last_used,
+});
+
+impl State for Vec<Slot> {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.array(self, |to, slot| slot.save(to));
     }
 
-    fn load(&mut self, value: Value, from: &mut Loader) -> Result<(), RecordError> {
-        let mut fields = Fields::of(value)?;
-        let slots: Vec<Value> = fields.take("slots", from)?;
-        // A pool that is smaller now keeps the processes that run.
-        while self.slots.len() < slots.len() {
-            let program = self.slots[0].program.another();
-            self.slots.push(Slot {
-                program,
-                pending: 0,
-            });
-        }
-        for (slot, value) in self.slots.iter_mut().zip(slots) {
-            slot.load(value, from)?;
-        }
-        fields.set("support", &mut self.support, from);
-        fields.load("requests", &mut self.requests, from)?;
-        fields.set("ids", &mut self.ids, from);
-        fields.set("tools", &mut self.tools, from);
-        fields.set("versions", &mut self.versions, from);
-        fields.set("listing", &mut self.listing, from);
-        fields.set("held", &mut self.held, from);
-        fields.set("probe_timer", &mut self.probe_timer, from);
-        fields.set("states", &mut self.states, from);
-        fields.set("is_probed", &mut self.is_probed, from);
-        fields.set("last_used", &mut self.last_used, from);
-        fields.end()
+    /// A pool that is smaller now keeps the processes that run.
+    fn load(&mut self, from: &mut Loader) -> Result<(), RecordError> {
+        let mut at = 0;
+        from.each(|from| {
+            if at == self.len() {
+                let (program, pending) = (self[0].program.another(), 0);
+                self.push(Slot { program, pending });
+            }
+            at += 1;
+            self[at - 1].load(from)
+        })
     }
 }
 

@@ -4,12 +4,11 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use serde_json::Value;
 use uuid::Uuid;
 
 use super::Mcp;
 use crate::log_event::{Field, log_event};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
+use crate::record::{RecordError, record};
 use crate::service::child::{ChildEvent, ChildInput};
 use crate::service::jsonrpc::{Envelope, code, error};
 use crate::service::mcp::pool::{PoolChange, Support};
@@ -53,24 +52,13 @@ pub(super) enum Place {
 
 record!(StoppingProcess { process, place });
 
-impl Record for Place {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self {
-            Self::Pool => object!({}),
-            Self::Session(principal) => object!({"session": principal.save(to)}),
-            Self::Shared(number) => object!({"shared": number}),
-        }
+record!(
+    enum Place {
+        Pool,
+        Session(principal),
+        Shared(number),
     }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        if let Some(principal) = fields.take("session", from)? {
-            return Ok(Self::Session(principal));
-        }
-        let shared: Option<u64> = fields.take("shared", from)?;
-        Ok(shared.map_or(Self::Pool, Self::Shared))
-    }
-}
+);
 
 impl Mcp {
     /// Continues after the program of the server has replaced itself.

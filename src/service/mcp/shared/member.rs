@@ -2,11 +2,10 @@
 
 use std::collections::HashSet;
 
-use serde_json::Value;
 use uuid::Uuid;
 
 use crate::Principal;
-use crate::record::{Loader, Record, RecordError, Saver, record};
+use crate::record::record;
 use crate::service::json::unescape;
 
 /// The cost of a subscription besides its URI, and the limits for all subscriptions of a session and of a principal, in bytes.
@@ -35,16 +34,11 @@ const LEVELS: [&str; 8] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Level(usize);
 
-impl Record for Level {
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        self.as_json().into()
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let level = Self::parse(&String::restore(value, from)?);
-        level.ok_or_else(|| RecordError::new("an unknown log level"))
-    }
-}
+record!(
+    Level as String,
+    |level| level.as_json().to_owned(),
+    |text| { Self::parse(&text) }
+);
 
 impl Level {
     /// Parses a log level, which is JSON. `None` if there is no such level.

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use uuid::Uuid;
 
 pub(crate) use self::member::Level;
@@ -22,7 +22,7 @@ use super::http_error::{HttpError, server_exited};
 use super::hub::{Handled, Hub};
 use super::process::{Process, ProgramPlace, Received};
 use super::{McpConfig, McpShare};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object, record};
+use crate::record::{Loader, Read, Record, RecordError, RecordWith, Saver, Set, State, record};
 use crate::service::child::{
     ChildEvent, ChildInput, Keeper, OnFailure, ProgramFailure, RestartLimit,
 };
@@ -122,52 +122,18 @@ pub(super) struct SharedServer {
     is_paused: bool,
 }
 
+record!(with(limit: RestartLimit) SharedServer {
+    key,
+    founder,
+    program into(Keeper::new(limit)),
+    sessions,
+    last_used,
+    timer,
+    is_stopping,
+    is_paused,
+});
+
 impl SharedServer {
-    /// Writes down what the next program needs.
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let Self {
-            key,
-            founder,
-            program,
-            sessions,
-            last_used,
-            timer,
-            is_stopping,
-            is_paused,
-        } = self;
-        object!({
-            "key": key.save(to),
-            "founder": founder.save(to),
-            "program": program.save(to),
-            "sessions": sessions.save(to),
-            "last_used": last_used.save(to),
-            "timer": timer.save(to),
-            "is_stopping": is_stopping,
-            "is_paused": is_paused,
-        })
-    }
-
-    /// Continues with what another server has saved. `program` has not been started.
-    fn restore(
-        value: Value,
-        program: Keeper<Process>,
-        from: &mut Loader,
-    ) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        let mut server = Self {
-            key: fields.take("key", from)?,
-            founder: fields.take("founder", from)?,
-            program,
-            sessions: fields.take("sessions", from)?,
-            last_used: fields.take("last_used", from)?,
-            timer: fields.take("timer", from)?,
-            is_stopping: fields.take("is_stopping", from)?,
-            is_paused: fields.take("is_paused", from)?,
-        };
-        fields.load("program", &mut server.program, from)?;
-        Ok(server)
-    }
-
     /// Continues after the program of the server has replaced itself.
     fn watch_again(&mut self, ctx: &mut Context) -> Result<(), RecordError> {
         self.timer.wake(ctx);
@@ -400,7 +366,7 @@ pub(super) struct SharedServers {
 
 /// Call [`SharedServers::watch_again`] after loading them.
 impl State for SharedServers {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
         let Self {
             share: _,
             command: _,
@@ -412,23 +378,39 @@ impl State for SharedServers {
             numbers: _,
             last_number,
         } = self;
-        let servers = servers.iter();
-        let servers = servers.map(|(number, server)| json!([number, server.save(to)]));
-        object!({"servers": servers.collect::<Vec<_>>(), "last_number": last_number})
+        to.open(b'{');
+        to.member("servers", |to| {
+            to.array(servers, |to, (number, server)| {
+                to.open(b'[');
+                to.number(*number);
+                to.next();
+                RecordWith::save(server, to);
+                to.close(b']');
+            });
+        });
+        to.field("last_number", last_number);
+        to.close(b'}');
     }
 
-    fn load(&mut self, value: Value, from: &mut Loader) -> Result<(), RecordError> {
-        let mut fields = Fields::of(value)?;
-        self.last_number = fields.take("last_number", from)?;
-        let servers: Vec<(u64, Value)> = fields.take("servers", from)?;
-        for (number, server) in servers {
-            let server = SharedServer::restore(server, Keeper::new(self.limit), from)?;
-            if let Some(key) = server.key.clone() {
-                self.numbers.insert(key, number);
-            }
-            self.servers.insert(number, server);
-        }
-        Ok(())
+    fn load(&mut self, from: &mut Loader) -> Result<(), RecordError> {
+        let (limit, numbers, servers) = (self.limit, &mut self.numbers, &mut self.servers);
+        let mut read_servers = Read(|from: &mut Loader| {
+            from.each(|from| {
+                from.pair(b'[')?;
+                let number = Record::restore(from)?;
+                from.pair(b',')?;
+                let server = <SharedServer as RecordWith>::restore(from, limit)?;
+                if let Some(key) = server.key.clone() {
+                    numbers.insert(key, number);
+                }
+                servers.insert(number, server);
+                from.pair(b']')
+            })
+        });
+        from.object(
+            &["servers", "last_number"],
+            &mut [&mut read_servers, &mut Set(&mut self.last_number)],
+        )
     }
 }
 

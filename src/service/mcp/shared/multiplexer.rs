@@ -15,12 +15,11 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use serde_json::Value;
 use uuid::Uuid;
 
 use super::member::{Level, MAX_SUBSCRIPTIONS_EACH, Member, cost_of};
 use crate::Principal;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record, record_names};
+use crate::record::record;
 use crate::service::json::{quote, unescape};
 use crate::service::jsonrpc::{
     Envelope, Forwarded, IdKey, Pending, RequestKind, UpstreamIds, cancellation, code, error,
@@ -139,32 +138,13 @@ pub(super) enum Purpose {
     Call(usize, u32, Effect),
 }
 
-impl Record for Purpose {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self {
-            Self::Begin => object!({"own": "begin"}),
-            Self::Own => object!({"own": "tell"}),
-            Self::Call(member, stream, effect) => {
-                object!({"member": member, "stream": stream, "effect": effect.save(to)})
-            }
-        }
+record!(
+    enum Purpose {
+        Begin,
+        Own,
+        Call(member, stream, effect),
     }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        let own: Option<String> = fields.take("own", from)?;
-        Ok(match own.as_deref() {
-            Some("begin") => Self::Begin,
-            Some("tell") => Self::Own,
-            Some(_) => return Err(RecordError::new("an unknown purpose")),
-            None => Self::Call(
-                fields.take("member", from)?,
-                fields.take("stream", from)?,
-                fields.take("effect", from)?,
-            ),
-        })
-    }
-}
+);
 
 impl RequestKind for Purpose {
     fn is_subscription(&self) -> bool {
@@ -184,42 +164,20 @@ pub(super) enum Effect {
     Subscribes(Box<str>),
 }
 
-impl Record for Effect {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self {
-            Self::Nothing => object!({}),
-            Self::Initialize => object!({"initializes": true}),
-            Self::Level(level) => object!({"level": level.save(to)}),
-            Self::Subscribes(uri) => object!({"uri": uri.save(to)}),
-        }
+record!(
+    enum Effect {
+        Nothing,
+        Initialize,
+        Level(level),
+        Subscribes(uri),
     }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        if let Some(level) = fields.take("level", from)? {
-            return Ok(Self::Level(level));
-        }
-        if fields.take("initializes", from)? {
-            return Ok(Self::Initialize);
-        }
-        let uri: Option<Box<str>> = fields.take("uri", from)?;
-        Ok(uri.map_or(Self::Nothing, Self::Subscribes))
-    }
-}
+);
 
 /// A request from the process that a session has got. The session takes the place of the process in the table.
 #[derive(Debug)]
 pub(super) struct Question;
 
-impl Record for Question {
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        object!({})
-    }
-
-    fn restore(_: Value, _: &mut Loader) -> Result<Self, RecordError> {
-        Ok(Self)
-    }
-}
+record!(Question {});
 
 impl RequestKind for Question {
     fn is_subscription(&self) -> bool {
@@ -236,16 +194,20 @@ pub(super) enum Phase {
     Ready,
 }
 
-record_names!(Who {
-    Client,
-    Person,
-    Everybody
-});
-record_names!(Phase {
-    Stopped,
-    Initializing,
-    Ready,
-});
+record!(
+    enum Who {
+        Client,
+        Person,
+        Everybody,
+    }
+);
+record!(
+    enum Phase {
+        Stopped,
+        Initializing,
+        Ready,
+    }
+);
 
 /// The sessions of one process.
 #[derive(Debug)]
@@ -288,9 +250,9 @@ record!(Multiplexer {
     joined,
     subscribers,
     subscribed,
-    calls,
+    calls into(Pending::new(None)),
     own_ids,
-    questions,
+    questions into(Pending::new(None)),
     ids,
     phase,
     result,

@@ -16,13 +16,11 @@ mod from_server;
 use std::collections::HashMap;
 use std::ops::Range;
 
-use serde_json::Value;
-
 use super::STATELESS;
 use super::shared::Level;
 use super::subscription::Filter;
 use super::to_older::{Questions, may_ask, questions_for, request as without_envelope};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object, record};
+use crate::record::record;
 use crate::service::json::{quote, unescape};
 use crate::service::jsonrpc::{
     Envelope, IdKey, MessageKind, code, error, insert_member, member, sole_member, success,
@@ -58,28 +56,14 @@ enum Stage {
     Native,
 }
 
-impl Record for Stage {
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        match self {
-            Self::Begin => object!({"name": "begin"}),
-            Self::Discovering(error) => object!({"name": "discovering", "error": &**error}),
-            Self::Translating => object!({"name": "translating"}),
-            Self::Native => object!({"name": "native"}),
-        }
+record!(
+    enum Stage {
+        Begin,
+        Discovering(error),
+        Translating,
+        Native,
     }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        let name: String = fields.take("name", from)?;
-        Ok(match name.as_str() {
-            "begin" => Self::Begin,
-            "discovering" => Self::Discovering(fields.take("error", from)?),
-            "translating" => Self::Translating,
-            "native" => Self::Native,
-            _ => return Err(RecordError::new("an unknown stage")),
-        })
-    }
-}
+);
 
 /// A request to the server that the client has not made.
 #[derive(Debug)]
@@ -93,30 +77,14 @@ enum Own {
     Repeated(IdKey),
 }
 
-impl Record for Own {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self {
-            Self::Discover => object!({"name": "discover"}),
-            Self::Lists => object!({"name": "lists"}),
-            Self::Resource(uri, id) => {
-                object!({"name": "resource", "uri": &**uri, "id": id.save(to)})
-            }
-            Self::Repeated(id) => object!({"name": "repeated", "id": id.save(to)}),
-        }
+record!(
+    enum Own {
+        Discover,
+        Lists,
+        Resource(uri, id),
+        Repeated(id),
     }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        let name: String = fields.take("name", from)?;
-        Ok(match name.as_str() {
-            "discover" => Self::Discover,
-            "lists" => Self::Lists,
-            "resource" => Self::Resource(fields.take("uri", from)?, fields.take("id", from)?),
-            "repeated" => Self::Repeated(fields.take("id", from)?),
-            _ => return Err(RecordError::new("an unknown request")),
-        })
-    }
-}
+);
 
 /// A request of the client for which the server may ask for input.
 #[derive(Debug)]

@@ -1,11 +1,10 @@
 //! A call of a client of 2026-07-28 that a process of an older revision has not answered.
 
-use serde_json::Value;
 use uuid::Uuid;
 
 use super::messages::{Question, Questions};
 use crate::Principal;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
+use crate::record::{Record, record};
 use crate::service::mcp::quota::Quota;
 use crate::service::mcp::shared::{Reach, Seat};
 use crate::service::mcp::subscription::Filter;
@@ -32,54 +31,20 @@ pub(super) enum Kind {
     },
 }
 
-impl Record for Kind {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self {
-            Self::Discover => object!({"name": "discover"}),
-            Self::Subscribing {
-                filter,
-                uris,
-                waiting,
-            } => object!({
-                "name": "subscribing",
-                "filter": filter.save(to),
-                "uris": uris.save(to),
-                "waiting": waiting,
-            }),
-            Self::Listen(filter) => object!({"name": "listen", "filter": filter.save(to)}),
-            Self::Other {
-                method,
-                target,
-                permitted,
-            } => object!({
-                "name": "other",
-                "method": method.save(to),
-                "target": target.save(to),
-                "permitted": permitted.save(to),
-            }),
-        }
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        let name: String = fields.take("name", from)?;
-        Ok(match name.as_str() {
-            "discover" => Self::Discover,
-            "subscribing" => Self::Subscribing {
-                filter: fields.take("filter", from)?,
-                uris: fields.take("uris", from)?,
-                waiting: fields.take("waiting", from)?,
-            },
-            "listen" => Self::Listen(fields.take("filter", from)?),
-            "other" => Self::Other {
-                method: fields.take("method", from)?,
-                target: fields.take("target", from)?,
-                permitted: fields.take("permitted", from)?,
-            },
-            _ => return Err(RecordError::new("an unknown kind of call")),
-        })
-    }
-}
+record!(enum Kind {
+    Discover,
+    Subscribing {
+        filter,
+        uris,
+        waiting,
+    },
+    Listen(filter),
+    Other {
+        method,
+        target,
+        permitted,
+    },
+});
 
 /// Where a call is.
 #[derive(Debug)]
@@ -94,27 +59,10 @@ pub(super) enum Stage<R> {
     },
 }
 
-impl<R: Record> Record for Stage<R> {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self {
-            Self::Open(reply) => object!({"reply": reply.save(to)}),
-            Self::Input { state, answer } => {
-                object!({"state": state.save(to), "answer": answer.save(to)})
-            }
-        }
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        if let Some(reply) = fields.take("reply", from)? {
-            return Ok(Self::Open(reply));
-        }
-        Ok(Self::Input {
-            state: fields.take("state", from)?,
-            answer: fields.take("answer", from)?,
-        })
-    }
-}
+record!(impl<R: Record> enum Stage<R> {
+    Open(reply),
+    Input { state, answer },
+});
 
 /// A call that is not answered.
 #[derive(Debug)]
@@ -134,47 +82,17 @@ pub(super) struct Call<R> {
     pub(super) round: u32,
 }
 
-impl<R: Record> Record for Call<R> {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let Self {
-            seat,
-            principal,
-            kind,
-            id,
-            token,
-            questions,
-            kept,
-            stage,
-            round,
-        } = self;
-        object!({
-            "seat": seat.save(to),
-            "principal": principal.save(to),
-            "kind": kind.save(to),
-            "id": id.save(to),
-            "token": token.save(to),
-            "questions": questions.save(to),
-            "kept": kept,
-            "stage": stage.save(to),
-            "round": round,
-        })
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        Ok(Self {
-            seat: fields.take("seat", from)?,
-            principal: fields.take("principal", from)?,
-            kind: fields.take("kind", from)?,
-            id: fields.take("id", from)?,
-            token: fields.take("token", from)?,
-            questions: fields.take("questions", from)?,
-            kept: fields.take("kept", from)?,
-            stage: fields.take("stage", from)?,
-            round: fields.take("round", from)?,
-        })
-    }
-}
+record!(impl<R: Record> Call<R> {
+    seat,
+    principal,
+    kind,
+    id,
+    token,
+    questions,
+    kept,
+    stage,
+    round,
+});
 
 impl<R> Call<R> {
     /// Changes the stage. Returns the one before.

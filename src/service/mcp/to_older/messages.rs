@@ -2,9 +2,7 @@
 
 use std::ops::{Deref, Range};
 
-use serde_json::{Value, json};
-
-use crate::record::{Loader, Record, RecordError, Saver, record};
+use crate::record::record;
 use crate::service::json::{Skimmer, quote, unescape};
 use crate::service::jsonrpc::{
     Envelope, MessageKind, code, insert_member, member, splice, success, without,
@@ -65,16 +63,17 @@ impl Deref for Questions {
     }
 }
 
-impl Record for Questions {
-    fn save<'a>(&'a self, _: &mut Saver<'a>) -> Value {
-        json!(self.0)
+record!(Questions as Vec<String>, Self::names, Self::of_names);
+
+impl Questions {
+    fn names(&self) -> Vec<String> {
+        self.0.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let names: Vec<String> = Record::restore(value, from)?;
+    fn of_names(names: Vec<String>) -> Option<Self> {
         let methods = QUESTIONS.into_iter().map(|(method, _)| method);
         let is_named = |method: &&str| names.iter().any(|name| name == method);
-        Ok(Self(methods.filter(is_named).collect()))
+        Some(Self(methods.filter(is_named).collect()))
     }
 }
 
@@ -315,6 +314,8 @@ pub(crate) fn acknowledgement(id: &str, filter: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     fn parse(text: &str) -> Envelope<'_> {

@@ -15,7 +15,6 @@ mod call;
 mod messages;
 mod subscription;
 
-use serde_json::Value;
 use uuid::Uuid;
 
 use self::call::{Call, Kind, Stage};
@@ -31,7 +30,7 @@ use super::quota::Quota;
 use super::request::CAPABILITIES_KEY;
 use super::shared::{Incoming, Reach, Seat};
 use super::subscription::{Filter, subscription_ended, with_subscription};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
+use crate::record::{Record, record};
 use crate::service::id_map::IdMap;
 use crate::service::jsonrpc::{Envelope, MessageKind, code, error, with_id};
 use crate::sys::random_uuid;
@@ -64,20 +63,7 @@ pub(crate) struct ToOlder<R> {
     inputs: IdMap<Uuid, Uuid>,
 }
 
-impl<R: Record> Record for ToOlder<R> {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let Self { calls, inputs } = self;
-        object!({"calls": calls.save(to), "inputs": inputs.save(to)})
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        Ok(Self {
-            calls: fields.take("calls", from)?,
-            inputs: fields.take("inputs", from)?,
-        })
-    }
-}
+record!(impl<R: Record> ToOlder<R> { calls, inputs });
 
 /// The capabilities of the client that sends a request, as JSON.
 pub(crate) fn capabilities_of<'a>(envelope: &Envelope<'a>) -> &'a str {

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use uuid::Uuid;
 
 use self::attaching::Accepted;
@@ -32,7 +32,7 @@ use super::responses::{spawned, start_failed};
 use super::screen::{Follower, ScreenSettings};
 use super::sink::{ContextOutput, Sink};
 use super::waits::Waits;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
+use crate::record::{Loader, Read, RecordError, Saver, Set};
 use crate::server::too_little_memory;
 use crate::service::child::{process_metrics, start_hint};
 use crate::service::id_map::IdMap;
@@ -740,30 +740,27 @@ impl Portable for Processes {
         self.programs.make_portable(ctx);
     }
 
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        object!({
-            "programs": self.programs.save(to),
-            "names": self.names.save(to),
-            "sharing": self.sharing.save(to),
-            "started": self.started,
-        })
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.open(b'{');
+        to.field("names", &self.names);
+        to.field("sharing", &self.sharing);
+        to.field("started", &self.started);
+        to.member("programs", |to| self.programs.save(to));
+        to.close(b'}');
     }
 
-    fn restore(
-        &mut self,
-        ctx: &mut Context,
-        state: Value,
-        from: &mut Loader,
-    ) -> Result<(), RecordError> {
-        let mut fields = Fields::of(state)?;
-        self.names = fields.take("names", from)?;
-        let sharing: Option<PrincipalSharing> = fields.take("sharing", from)?;
-        self.sharing = sharing.unwrap_or_default();
-        self.started = fields.take("started", from)?;
-        let programs = fields.take("programs", from)?;
-        let recorder = self.recorder.clone();
-        self.programs
-            .restore(ctx, programs, recorder.as_ref(), from)?;
+    fn restore(&mut self, ctx: &mut Context, from: &mut Loader) -> Result<(), RecordError> {
+        let (programs, recorder) = (&mut self.programs, self.recorder.as_ref());
+        let mut programs = Read(|from: &mut Loader| programs.restore(ctx, recorder, from));
+        from.object(
+            &["names", "sharing", "started", "programs"],
+            &mut [
+                &mut Set(&mut self.names),
+                &mut Set(&mut self.sharing),
+                &mut Set(&mut self.started),
+                &mut programs,
+            ],
+        )?;
         self.follow_up(ctx);
         Ok(())
     }

@@ -10,18 +10,18 @@ use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
 use rustix::process::Signal;
-use serde_json::Value;
 use uuid::Uuid;
 
-use self::streams::{InputPipe, OutputPipe, SavedStreams, save_streams, watch_terminal};
+pub(super) use self::streams::SavedStreams;
+use self::streams::{InputPipe, OutputPipe, save_streams, watch_terminal};
 pub(crate) use self::streams::{Launch, PassEnv};
 use super::attach::Role;
 use super::exit::ProgramExit;
-use super::recording::{Recorder, Recording};
+use super::recording::Recording;
 use super::scrollback::OutputStream;
 use super::sink::{ContextOutput, Sink};
 use crate::log_event::log_event;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
+use crate::record::{RecordError, RecordWith, Saver, record};
 use crate::service::child::{Escalation, StopPlan, Supervisor};
 use crate::service::pipe::PipeState;
 use crate::sys::{TerminalSize, set_terminal_size};
@@ -56,28 +56,14 @@ enum Linger {
     Done,
 }
 
-impl Record for Linger {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self {
-            Self::NotStarted => object!({"state": "not_started"}),
-            Self::Until(until) => object!({"state": "until", "until": until.save(to)}),
-            Self::Draining(bytes) => object!({"state": "draining", "bytes": bytes}),
-            Self::Done => object!({"state": "done"}),
-        }
+record!(
+    enum Linger {
+        NotStarted,
+        Until(until),
+        Draining(bytes),
+        Done,
     }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        let state: String = fields.take("state", from)?;
-        Ok(match state.as_str() {
-            "not_started" => Self::NotStarted,
-            "until" => Self::Until(fields.take("until", from)?),
-            "draining" => Self::Draining(fields.take("bytes", from)?),
-            "done" => Self::Done,
-            _ => return Err(RecordError::new("an unknown state")),
-        })
-    }
-}
+);
 
 /// A program with its streams.
 ///
@@ -113,6 +99,32 @@ pub(crate) struct Program {
     recording: Option<Box<Recording>>,
     pub(crate) sink: Sink,
 }
+
+// `Program::continue_with` follows.
+record!(Program {
+    id,
+    owner,
+    command,
+    started,
+    started_at,
+    supervisor(StopPlan::HANG_UP),
+    outputs = Vec::new(),
+    input = None,
+    terminal = None,
+    has_terminal,
+    last_output,
+    prompted,
+    // All output has been sent to the readers.
+    unsent = 0,
+    sent_at = Time::default(),
+    send_at = None,
+    linger_for,
+    linger,
+    time_limit,
+    output_timed_out,
+    recording = None,
+    sink,
+} => Self::checked);
 
 impl Program {
     /// Starts a program. Whether it could be executed is known later ([`Program::is_starting`], [`Program::start_error`]).
@@ -169,101 +181,33 @@ impl Program {
         }
     }
 
-    /// Writes down what the next program needs.
-    pub(crate) fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let Self {
-            id,
-            owner,
-            command,
-            started,
-            started_at,
-            supervisor,
-            outputs,
-            input,
-            terminal,
-            has_terminal,
-            last_output,
-            prompted,
-            // All output has been sent to the readers.
-            unsent: _,
-            sent_at: _,
-            send_at: _,
-            linger_for,
-            linger,
-            time_limit,
-            output_timed_out,
-            recording,
-            sink,
-        } = self;
-        object!({
-            "id": id.save(to),
-            "owner": owner.save(to),
-            "command": command,
-            "started": started.save(to),
-            "started_at": started_at.save(to),
-            "supervisor": supervisor.save(to),
-            "streams": save_streams(terminal.as_ref(), outputs, input.as_ref(), to),
-            "has_terminal": has_terminal,
-            "last_output": last_output.save(to),
-            "prompted": prompted.save(to),
-            "linger_for": linger_for.save(to),
-            "linger": linger.save(to),
-            "time_limit": time_limit.save(to),
-            "output_timed_out": output_timed_out,
-            "recording": recording.as_ref().map(|recording| recording.save(to)),
-            "sink": sink.save(to),
-        })
+    /// Writes the streams and the recording down, which are not part of the record.
+    pub(crate) fn save_open<'a>(&'a self, to: &mut Saver<'a>) {
+        let (terminal, input) = (self.terminal.as_ref(), self.input.as_ref());
+        to.member("streams", |to| {
+            save_streams(terminal, &self.outputs, input, to)
+        });
+        if let Some(recording) = &self.recording {
+            to.member("recording", |to| RecordWith::save(&**recording, to));
+        }
     }
 
-    /// Takes over a program that another server has started.
-    pub(crate) fn restore(
+    fn checked(self) -> Result<Self, RecordError> {
+        let missing = || RecordError::new("the command is missing");
+        let is_valid = !self.command.is_empty();
+        is_valid.then_some(self).ok_or_else(missing)
+    }
+
+    /// Takes over the streams and the recording of a program that another server has started.
+    pub(crate) fn continue_with(
+        &mut self,
         ctx: &mut Context,
-        value: Value,
-        recorder: Option<&Recorder>,
-        from: &mut Loader,
-    ) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        let streams: SavedStreams = fields.take("streams", from)?;
-        let supervisor = fields.take("supervisor", from)?;
-        let recording: Option<Value> = fields.take("recording", from)?;
-        let recording = recorder.zip(recording).map(|(recorder, recording)| {
-            let recording = Recording::restore(recorder, recording, from);
-            recording.map_err(|error| error.inside("recording"))
-        });
-        let mut program = Self {
-            id: fields.take("id", from)?,
-            owner: fields.take("owner", from)?,
-            command: fields.take("command", from)?,
-            started: fields.take("started", from)?,
-            started_at: fields.take("started_at", from)?,
-            supervisor: Supervisor::restore(supervisor, from, StopPlan::HANG_UP)?,
-            outputs: Vec::new(),
-            input: None,
-            terminal: None,
-            has_terminal: fields.take("has_terminal", from)?,
-            last_output: fields.take("last_output", from)?,
-            prompted: fields.take("prompted", from)?,
-            unsent: 0,
-            sent_at: Time::default(),
-            send_at: None,
-            linger_for: fields.take("linger_for", from)?,
-            linger: fields.take("linger", from)?,
-            time_limit: fields.take("time_limit", from)?,
-            output_timed_out: fields.take("output_timed_out", from)?,
-            recording: recording.transpose()?.map(Box::new),
-            sink: fields.take("sink", from)?,
-        };
-        if program.command.is_empty() {
-            return Err(RecordError::new("the command is missing"));
-        }
-        if from.is_rehearsal() {
-            return Ok(program);
-        }
-        let failed = |error| RecordError::new(format!("cannot watch the process: {error}"));
-        let watched = streams.watch(ctx).map_err(failed)?;
-        (program.terminal, program.outputs, program.input) = watched;
-        program.supervisor.watch_again(ctx).map_err(failed)?;
-        Ok(program)
+        streams: SavedStreams,
+        recording: Option<Recording>,
+    ) -> io::Result<()> {
+        self.recording = recording.map(Box::new);
+        (self.terminal, self.outputs, self.input) = streams.watch(ctx)?;
+        self.supervisor.watch_again(ctx)
     }
 
     /// Watches the program's streams.

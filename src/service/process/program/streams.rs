@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
-use serde_json::Value;
 use uuid::Uuid;
 
-use crate::record::{Record, Saver, object, record};
+use crate::record::{Saver, record};
 use crate::service::pipe::{ByteQueue, PipeState};
 use crate::service::process::recording::{Recorded, Recorder, Recording};
 use crate::service::process::scrollback::OutputStream;
@@ -172,7 +171,7 @@ pub(super) fn watch_terminal(
 
 /// What a program reads and writes, as the program before has saved it. The descriptors of a terminal's input and output are its own.
 #[derive(Debug)]
-pub(super) struct SavedStreams {
+pub(crate) struct SavedStreams {
     terminal: Option<OwnedFd>,
     outputs: Vec<SavedOutput>,
     input: Option<SavedInput>,
@@ -207,27 +206,34 @@ pub(super) fn save_streams<'a>(
     outputs: &'a [OutputPipe],
     input: Option<&'a InputPipe>,
     to: &mut Saver<'a>,
-) -> Value {
-    let outputs: Vec<Value> = outputs
-        .iter()
-        .map(|output| {
-            let fd = terminal.is_none().then_some(&output.fd);
-            object!({"stream": output.stream.save(to), "fd": fd.map(|fd| to.descriptor(fd.as_fd()))})
-        })
-        .collect();
-    let input = input.map(|input| {
-        let fd = terminal.is_none().then_some(&input.fd);
-        object!({
-            "queue": input.queue.save(to),
-            "ends": input.ends,
-            "fd": fd.map(|fd| to.descriptor(fd.as_fd())),
-        })
+) {
+    let save_fd = |fd: &'a Arc<OwnedFd>, to: &mut Saver<'a>| {
+        if terminal.is_none() {
+            to.field("fd", fd);
+        }
+    };
+    to.open(b'{');
+    if let Some(terminal) = terminal {
+        to.field("terminal", terminal);
+    }
+    to.member("outputs", |to| {
+        to.array(outputs, |to, output| {
+            to.open(b'{');
+            to.field("stream", &output.stream);
+            save_fd(&output.fd, to);
+            to.close(b'}');
+        });
     });
-    object!({
-        "terminal": terminal.map(|terminal| to.descriptor(terminal.as_fd())),
-        "outputs": outputs,
-        "input": input,
-    })
+    if let Some(input) = input {
+        to.member("input", |to| {
+            to.open(b'{');
+            to.field("queue", &input.queue);
+            to.field("ends", &input.ends);
+            save_fd(&input.fd, to);
+            to.close(b'}');
+        });
+    }
+    to.close(b'}');
 }
 
 /// The terminal, the outputs and the input of a program.

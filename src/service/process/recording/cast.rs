@@ -6,11 +6,11 @@
 use std::io::Write;
 use std::time::{Duration, SystemTime};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Recorded;
 use crate::Time;
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
+use crate::record::record;
 
 /// The longest command and the longest kind of a terminal in a header, in bytes.
 const MAX_COMMAND: usize = 1000;
@@ -59,30 +59,14 @@ pub(super) struct Events {
     input: Vec<u8>,
 }
 
-/// Every event is complete and written before it is saved.
-impl Record for Events {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let Self {
-            lines: _,
-            open: _,
-            last,
-            output,
-            input,
-        } = self;
-        object!({"last": last.save(to), "output": output.save(to), "input": input.save(to)})
-    }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        Ok(Self {
-            lines: Vec::new(),
-            open: None,
-            last: fields.take("last", from)?,
-            output: fields.take("output", from)?,
-            input: fields.take("input", from)?,
-        })
-    }
-}
+// Every event is complete and written before it is saved.
+record!(Events {
+    lines = Vec::new(),
+    open = None,
+    last,
+    output,
+    input,
+});
 
 impl Events {
     /// The header of a recording that begins now.

@@ -16,13 +16,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{Access, OFlags, access};
-use serde_json::Value;
 use uuid::Uuid;
 
 use self::cast::{EventCode, Events};
 pub(super) use self::downloads::Downloads;
 use crate::log_event::{log_event, word};
-use crate::record::{Fields, Loader, Record, RecordError, Saver, object};
+use crate::record::{RecordError, record};
 use crate::sys::TerminalSize;
 use crate::{Metrics, Time};
 
@@ -206,54 +205,28 @@ pub(crate) struct Recording {
     recorder: Recorder,
 }
 
+record!(with(own: &'w Recorder) Recording {
+    id,
+    path,
+    identity,
+    file,
+    written,
+    events,
+    write_at = None,
+    recorder = own.clone(),
+} => Self::counted);
+
 impl Recording {
     /// Writes all events, so that the file can be passed on.
     pub(crate) fn make_portable(&mut self) {
         self.write();
     }
 
-    /// Writes down what the next program needs.
-    pub(crate) fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        let Self {
-            id,
-            path,
-            identity,
-            file,
-            written,
-            events,
-            write_at: _,
-            recorder: _,
-        } = self;
-        object!({
-            "id": id.save(to),
-            "path": path.save(to),
-            "identity": identity.save(to),
-            "file": file.save(to),
-            "written": written,
-            "events": events.save(to),
-        })
-    }
-
-    /// Continues a recording of another program.
-    pub(crate) fn restore(
-        recorder: &Recorder,
-        value: Value,
-        from: &mut Loader,
-    ) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        let file: Option<File> = fields.take("file", from)?;
-        let open = u64::from(file.is_some());
-        recorder.counts.open.fetch_add(open, Ordering::Relaxed);
-        Ok(Self {
-            id: fields.take("id", from)?,
-            path: fields.take("path", from)?,
-            identity: fields.take("identity", from)?,
-            file,
-            written: fields.take("written", from)?,
-            events: fields.take("events", from)?,
-            write_at: None,
-            recorder: recorder.clone(),
-        })
+    /// Counts a file that is continued.
+    fn counted(self) -> Result<Self, RecordError> {
+        let open = u64::from(self.file.is_some());
+        self.recorder.counts.open.fetch_add(open, Ordering::Relaxed);
+        Ok(self)
     }
 
     /// Records output.

@@ -5,15 +5,13 @@
 //! away is skipped, and the rest waits until somebody asks. The result is the same as if everything had been laid out at once, which
 //! the tests and the fuzzer check.
 
-use serde_json::Value;
-
 use super::Screen;
 use super::keys::KeyModes;
 use super::parser::{Perform, Unit};
 use super::skimmer::Skimmer;
 use super::snapshot::{Format, View};
 use super::style::Style;
-use crate::record::{Fields, Loader, RecordError, object};
+use crate::record::{Beside, Loader, Record, RecordError, RecordWith, Saver, Set, With};
 use crate::service::process::scrollback::Scrollback;
 use crate::sys::{TerminalSize, bytes_between};
 
@@ -48,6 +46,7 @@ impl ScreenSettings {
 #[derive(Debug)]
 pub(crate) struct Follower {
     screen: Screen,
+    size: TerminalSize,
     /// The output before this offset is laid out, but for `rest`.
     laid: u64,
     /// The beginning of a sequence or of a character.
@@ -64,10 +63,45 @@ pub(crate) struct Follower {
     saved: Option<(String, u64)>,
 }
 
+/// The sequences that rebuild the screen, and where the output begins that is not in it. They are laid out when somebody asks.
+impl Record for Follower {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
+        to.open(b'{');
+        to.field("size", &self.size);
+        to.field("history", &self.history);
+        if let Some((rebuild, from)) = &self.saved {
+            to.member("rebuild", |to| to.put_bytes(rebuild.as_bytes()));
+            to.field("from", from);
+        }
+        to.close(b'}');
+    }
+
+    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+        let (mut size, mut history, mut laid) = (None, 0, 0);
+        let mut rebuild = With(None, |from: &mut Loader| RecordWith::restore(from, Beside));
+        from.object(
+            &["size", "history", "rebuild", "from"],
+            &mut [
+                &mut size,
+                &mut Set(&mut history),
+                &mut rebuild,
+                &mut Set(&mut laid),
+            ],
+        )?;
+        let size = size.ok_or_else(RecordError::missing)?;
+        let mut follower = Self::new(size, ScreenSettings { history });
+        follower.prologue = rebuild.0;
+        follower.laid = laid;
+        follower.skimmer.restart(laid, true);
+        Ok(follower)
+    }
+}
+
 impl Follower {
     pub(crate) fn new(size: TerminalSize, settings: ScreenSettings) -> Self {
         Self {
             screen: Screen::new(size, settings.history),
+            size,
             laid: 0,
             rest: Vec::new(),
             skimmer: Skimmer::default(),
@@ -198,6 +232,7 @@ impl Follower {
     pub(crate) fn resize(&mut self, output: &Scrollback, size: TerminalSize) {
         self.lay_out(output);
         self.screen.resize(size);
+        self.size = size;
     }
 
     /// Prepares [`Follower::save`]. `is_resized` says whether the terminal has had another size. The next program lays out what this one
@@ -211,28 +246,6 @@ impl Follower {
             Some(prologue) => (prologue.clone(), self.laid),
             None => self.rebuild_laid(self.history),
         });
-    }
-
-    /// The sequences that rebuild the screen, and where the output begins that is not in it.
-    pub(crate) fn save(&self) -> Value {
-        let saved = self.saved.as_ref();
-        let (rebuild, from) = saved.map_or(("", 0), |(text, at)| (text, *at));
-        object!({"rebuild": rebuild, "from": from, "history": self.history})
-    }
-
-    /// The screen that another program has saved. It is laid out when somebody asks.
-    pub(crate) fn restore(
-        value: Value,
-        size: TerminalSize,
-        from: &mut Loader,
-    ) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        let history = fields.take("history", from)?;
-        let mut follower = Self::new(size, ScreenSettings { history });
-        follower.laid = fields.take("from", from)?;
-        follower.prologue = Some(fields.take("rebuild", from)?);
-        follower.skimmer.restart(follower.laid, true);
-        Ok(follower)
     }
 
     /// Lays out what the program before has saved.

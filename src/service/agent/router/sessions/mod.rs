@@ -52,9 +52,8 @@ use super::process_table::{Processes, Run};
 use super::requests::{AbandonedRequest, Requests};
 use super::session_key::SessionKey;
 use super::settings::RouterSettings;
-use serde_json::Value;
 
-use crate::record::{Fields, Loader, Record, RecordError, Saver, State, object, record};
+use crate::record::{Load, Loader, Record, RecordError, Saver, Set, State, record};
 #[cfg(doc)]
 use crate::service::agent::UnknownSessions;
 use crate::service::id_map::IdMap;
@@ -107,28 +106,14 @@ pub(super) enum SessionState {
     Controlled(ClientId),
 }
 
-impl Record for SessionState {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
-        match self {
-            Self::Unknown => object!({}),
-            Self::Ended(record) => object!({"ended": record.save(to)}),
-            Self::Gone(since) => object!({"gone": since.save(to)}),
-            Self::Controlled(client) => object!({"client": client.save(to)}),
-        }
+record!(
+    enum SessionState {
+        Unknown,
+        Ended(record),
+        Gone(since),
+        Controlled(client),
     }
-
-    fn restore(value: Value, from: &mut Loader) -> Result<Self, RecordError> {
-        let mut fields = Fields::of(value)?;
-        if let Some(client) = fields.take("client", from)? {
-            return Ok(Self::Controlled(client));
-        }
-        if let Some(since) = fields.take("gone", from)? {
-            return Ok(Self::Gone(since));
-        }
-        let ended: Option<SessionRecord> = fields.take("ended", from)?;
-        Ok(ended.map_or(Self::Unknown, Self::Ended))
-    }
-}
+);
 
 /// Secrets with which another connection may claim or observe a session.
 #[derive(Debug)]
@@ -252,29 +237,37 @@ pub(super) struct Sessions {
 }
 
 impl State for Sessions {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) -> Value {
+    fn save<'a>(&'a self, to: &mut Saver<'a>) {
         let Self {
             table,
             keys,
             ended,
             history,
         } = self;
-        object!({
-            "table": table.save(to),
-            "keys": keys.values().map(|keys| keys.save(to)).collect::<Vec<_>>(),
-            "ended": ended.save(to),
-            "history": history.save(to),
-        })
+        to.open(b'{');
+        to.field("table", table);
+        to.member("keys", |to| {
+            to.array(keys.values(), |to, keys| keys.save(to))
+        });
+        to.member("ended", |to| ended.save(to));
+        to.member("history", |to| history.save(to));
+        to.close(b'}');
     }
 
-    fn load(&mut self, value: Value, from: &mut Loader) -> Result<(), RecordError> {
-        let mut fields = Fields::of(value)?;
-        self.table = fields.take("table", from)?;
-        let keys: Vec<Vec<SessionKey>> = fields.take("keys", from)?;
+    fn load(&mut self, from: &mut Loader) -> Result<(), RecordError> {
+        let mut keys = Vec::<Vec<SessionKey>>::new();
+        from.object(
+            &["table", "keys", "ended", "history"],
+            &mut [
+                &mut Set(&mut self.table),
+                &mut Set(&mut keys),
+                &mut Load(&mut self.ended),
+                &mut Load(&mut self.history),
+            ],
+        )?;
         let named = |keys: Vec<SessionKey>| Some((Arc::clone(keys.first()?.id()), keys));
         self.keys = keys.into_iter().filter_map(named).collect();
-        fields.load("ended", &mut self.ended, from)?;
-        fields.load("history", &mut self.history, from)
+        Ok(())
     }
 }
 
