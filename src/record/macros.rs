@@ -236,6 +236,10 @@ macro_rules! record {
     };
     (@as [$($g:ident: $bound:path),*] $type:ty, $inner:ty, $save:expr, $restore:expr) => {
         impl<$($g: $bound),*> $crate::record::Record for $type {
+            fn is_default(&self) -> bool {
+                $crate::record::Saver::converts_to_default::<Self, $inner>(self, $save)
+            }
+
             fn save<'a>(&'a self, to: &mut $crate::record::Saver<'a>) {
                 to.converted::<Self, $inner>(self, $save);
             }
@@ -346,4 +350,20 @@ macro_rules! state {
     };
 }
 
-pub(crate) use {record, state};
+/// Reads an object by hand: a [`Place`](super::Place) for each member.
+macro_rules! object {
+    (@place $name:ident) => {
+        $name
+    };
+    (@place $name:ident: $place:expr) => {
+        $place
+    };
+    ($from:ident { $($name:ident $(: $place:expr)?),* $(,)? }) => {
+        $from.object(
+            &[$(stringify!($name)),*],
+            &mut [$(&mut $crate::record::object!(@place $name $(: $place)?)),*],
+        )
+    };
+}
+
+pub(crate) use {object, record, state};

@@ -223,6 +223,13 @@ impl<'a> Saver<'a> {
         self.inline(&convert(value));
     }
 
+    pub(crate) fn converts_to_default<T, P: Record>(
+        value: &T,
+        convert: impl FnOnce(&T) -> P,
+    ) -> bool {
+        convert(value).is_default()
+    }
+
     /// Writes a value that does not live long enough to be referred to. It has no bytes and descriptors.
     pub(crate) fn inline(&mut self, value: &impl Record) {
         let mut to = Saver {
