@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fs::File;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::os::fd::{AsFd, OwnedFd};
@@ -67,28 +68,10 @@ macro_rules! numbers {
 
 numbers!(u16, u32, u64, usize);
 
-/// A small number. `u8` has no record, so that `Vec<u8>` can have its own.
-impl Record for Option<u8> {
-    fn is_default(&self) -> bool {
-        self.is_none()
-    }
-
-    fn save<'a>(&'a self, to: &mut Saver<'a>) {
-        match self {
-            Some(number) => to.number((*number).into()),
-            None => to.null(),
-        }
-    }
-
-    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
-        let number = Option::<u16>::restore(from)?.map(u8::try_from);
-        number.transpose().map_err(|_| no_number())
-    }
-
-    fn missing() -> Option<Self> {
-        Some(None)
-    }
-}
+// `u8` has no record, so that `Vec<u8>` can have its own.
+record!(Option<u8> as Option<u16>, |number| number.map(u16::from), |number| {
+    number.map(u8::try_from).transpose().ok()
+});
 
 impl Record for i32 {
     fn is_default(&self) -> bool {
@@ -110,24 +93,10 @@ impl Record for i32 {
     }
 }
 
-/// The bits, because JSON cannot express every value.
-impl Record for f32 {
-    fn is_default(&self) -> bool {
-        self.to_bits() == 0
-    }
-
-    fn save<'a>(&'a self, to: &mut Saver<'a>) {
-        to.number(self.to_bits().into());
-    }
-
-    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
-        u32::restore(from).map(Self::from_bits)
-    }
-
-    fn missing() -> Option<Self> {
-        Some(0.0)
-    }
-}
+// The bits, because JSON cannot express every value.
+record!(f32 as u32, |value| value.to_bits(), |bits| Some(
+    Self::from_bits(bits)
+));
 
 impl Record for bool {
     fn is_default(&self) -> bool {
@@ -152,57 +121,30 @@ impl Record for bool {
     }
 }
 
-impl Record for NonZeroU16 {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) {
-        to.number(self.get().into());
-    }
+record!(NonZeroU16 as u16, |number| number.get(), Self::new);
 
-    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
-        let number = Self::new(u16::restore(from)?);
-        number.ok_or_else(|| RecordError::new("zero is not allowed"))
-    }
+// Nanoseconds.
+record!(Duration as u64, nanos_of, |nanos| Some(Self::from_nanos(
+    nanos
+)));
+
+fn nanos_of(duration: &Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Nanoseconds.
-impl Record for Duration {
-    fn is_default(&self) -> bool {
-        self.is_zero()
-    }
+// Since the epoch.
+record!(SystemTime as Duration, since_epoch, |since| Some(
+    Self::UNIX_EPOCH + since
+));
 
-    fn save<'a>(&'a self, to: &mut Saver<'a>) {
-        to.number(u64::try_from(self.as_nanos()).unwrap_or(u64::MAX));
-    }
-
-    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
-        u64::restore(from).map(Self::from_nanos)
-    }
-
-    fn missing() -> Option<Self> {
-        Some(Self::ZERO)
-    }
+fn since_epoch(time: &SystemTime) -> Duration {
+    time.duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
 }
 
-/// Nanoseconds since the epoch.
-impl Record for SystemTime {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) {
-        let since = self.duration_since(Self::UNIX_EPOCH).unwrap_or_default();
-        to.number(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
-    }
-
-    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
-        Ok(Self::UNIX_EPOCH + Duration::restore(from)?)
-    }
-}
-
-impl Record for ExitStatus {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) {
-        to.signed_number(self.into_raw().into());
-    }
-
-    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
-        i32::restore(from).map(Self::from_raw)
-    }
-}
+record!(ExitStatus as i32, |status| status.into_raw(), |raw| Some(
+    Self::from_raw(raw)
+));
 
 impl Record for String {
     may_be_empty!();
@@ -319,37 +261,29 @@ impl Record for OwnedFd {
     }
 }
 
-impl Record for File {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) {
-        to.put_descriptor(self.as_fd());
-    }
+/// Implements [`Record`] for types that own a descriptor.
+macro_rules! descriptors {
+    ($($type:ty: $of:expr),*) => {$(
+        impl Record for $type {
+            fn save<'a>(&'a self, to: &mut Saver<'a>) {
+                to.put_descriptor(self.as_fd());
+            }
 
-    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
-        OwnedFd::restore(from).map(Self::from)
-    }
+            fn restore(from: &mut Loader) -> Result<Self, RecordError> {
+                let failed = |error: io::Error| {
+                    RecordError::new(format!("the descriptor cannot be used: {error}"))
+                };
+                $of(OwnedFd::restore(from)?).map_err(failed)
+            }
+        }
+    )*};
 }
 
-impl Record for NonblockingFd {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) {
-        to.put_descriptor(self.as_fd());
-    }
-
-    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
-        let fd = OwnedFd::restore(from)?;
-        let failed = |error| RecordError::new(format!("the descriptor cannot be used: {error}"));
-        Self::passed(fd).map_err(failed)
-    }
-}
-
-impl Record for StartReport {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) {
-        to.put_descriptor(self.as_fd());
-    }
-
-    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
-        OwnedFd::restore(from).map(Self::passed)
-    }
-}
+descriptors!(
+    File: |fd| Ok(Self::from(fd)),
+    StartReport: |fd| Ok(Self::passed(fd)),
+    NonblockingFd: Self::passed
+);
 
 /// The process id, and whether the process was reaped. A rehearsal must not take the process from its parent.
 impl Record for ChildProcess {

@@ -5,9 +5,6 @@
 /// ```text
 /// record!(Struct { field, cache = expression, program(argument), pending into(expression) });
 /// record!(enum Enum { Unit, Tuple(field), Pair(one, other), Struct { field }, Unsaved(..) });
-/// record!(Wrapper as Inner);
-/// record!(Name as text);
-/// record!(Number as u64, Number::get, Number::new);
 /// ```
 ///
 /// The list has all fields, or all variants:
@@ -18,12 +15,16 @@
 /// * `field into(expression)` is a [`State`](super::State), which is loaded into the value of the expression;
 /// * `Unsaved(..)` is a variant that is saved as null, and so cannot be restored.
 ///
-/// `record!(impl<P: Record> Struct<P> {...})` is for a generic type, and `record!(with(name: Type) Struct {...})` implements
-/// [`RecordWith`](super::RecordWith): expressions in the list use the argument by its name, which no
-/// field has. `=> Self::check` after the list calls a
-/// function with the restored struct, which returns it, or an error. A struct around one value is saved `as` that value,
-/// `as text` uses `Display` and `FromStr`, and any type can be saved as what a function makes of it: the second function gets that value
-/// back, and returns `None` if it is not valid.
+/// More forms:
+///
+/// * `record!(impl<P: Record> Struct<P> {...})` is for a generic type;
+/// * `record!(with(name: Type) Struct {...})` implements [`RecordWith`](super::RecordWith). Expressions in the list use the argument by
+///   its name, which must not be that of a field;
+/// * `record!(Struct {...} => Self::check)` calls a function with the restored struct, which returns it, or an error;
+/// * `record!(Wrapper as Inner)` saves a struct around one value as that value;
+/// * `record!(Name as text)` uses `Display` and `FromStr`;
+/// * `record!(Number as u64, Number::get, Number::new)` saves what the first function makes of the value. The second function gets that
+///   back, and returns `None` if it is not valid.
 macro_rules! record {
     // A field of `$to`.
     (@put $to:ident $field:ident) => {
@@ -236,6 +237,10 @@ macro_rules! record {
     };
     (@as [$($g:ident: $bound:path),*] $type:ty, $inner:ty, $save:expr, $restore:expr) => {
         impl<$($g: $bound),*> $crate::record::Record for $type {
+            fn is_default(&self) -> bool {
+                $crate::record::Saver::converts_to_default::<Self, $inner>(self, $save)
+            }
+
             fn save<'a>(&'a self, to: &mut $crate::record::Saver<'a>) {
                 to.converted::<Self, $inner>(self, $save);
             }
@@ -346,4 +351,20 @@ macro_rules! state {
     };
 }
 
-pub(crate) use {record, state};
+/// Reads an object by hand: a [`Place`](super::Place) for each member.
+macro_rules! object {
+    (@place $name:ident) => {
+        $name
+    };
+    (@place $name:ident: $place:expr) => {
+        $place
+    };
+    ($from:ident { $($name:ident $(: $place:expr)?),* $(,)? }) => {
+        $from.object(
+            &[$(stringify!($name)),*],
+            &mut [$(&mut $crate::record::object!(@place $name $(: $place)?)),*],
+        )
+    };
+}
+
+pub(crate) use {object, record, state};

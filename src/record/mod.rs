@@ -25,7 +25,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 pub(crate) use self::basic::Beside;
 pub use self::loader::Loader;
 pub(crate) use self::loader::{Bytes, Elements};
-pub(crate) use self::macros::{record, state};
+pub(crate) use self::macros::{object, record, state};
 pub(crate) use self::places::{Load, Loaded, Place, Read, Set, With};
 pub use self::saver::Saver;
 

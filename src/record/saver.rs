@@ -172,9 +172,17 @@ impl<'a> Saver<'a> {
         self.text.push(b',');
     }
 
-    /// Begins a member of an object.
+    /// Begins a member of an object. The name has nothing to escape.
     #[inline(never)]
     pub(crate) fn key(&mut self, name: &str) {
+        self.text.reserve(name.len() + 3);
+        self.text.push(b'"');
+        self.text.extend_from_slice(name.as_bytes());
+        self.text.extend_from_slice(b"\":");
+    }
+
+    /// As [`Saver::key`], for any name.
+    pub(crate) fn any_key(&mut self, name: &str) {
         self.string(name);
         self.text.push(b':');
     }
@@ -221,6 +229,13 @@ impl<'a> Saver<'a> {
     /// Writes what a function makes of a value. It refers to no bytes and descriptors.
     pub(crate) fn converted<T, P: Record>(&mut self, value: &T, convert: impl FnOnce(&T) -> P) {
         self.inline(&convert(value));
+    }
+
+    pub(crate) fn converts_to_default<T, P: Record>(
+        value: &T,
+        convert: impl FnOnce(&T) -> P,
+    ) -> bool {
+        convert(value).is_default()
     }
 
     /// Writes a value that does not live long enough to be referred to. It has no bytes and descriptors.

@@ -19,7 +19,7 @@ use super::id::listener_token;
 use super::stream::Stream;
 use crate::protocol::Rejection;
 use crate::protocol::http::HttpDate;
-use crate::record::{Loader, Read, Record, RecordError, Restored, Saver, Set, record};
+use crate::record::{Loader, Read, Record, RecordError, Restored, Saver, Set, object, record};
 use crate::sys::{
     ListeningSocket, check_socket_path, inherited_listener, is_exhausted, random_uuid,
     tcp_listener, with_private_umask,
@@ -219,20 +219,17 @@ impl Record for PassedListener {
     fn restore(from: &mut Loader) -> Result<Self, RecordError> {
         let (mut name, mut socket) = (None, None);
         let (mut file, mut address) = (None, None);
-        from.object(
-            &["name", "socket", "file", "address"],
-            &mut [
-                &mut name,
-                &mut Read(|from: &mut Loader| {
-                    if let Restored::Descriptor(fd) = from.take()? {
-                        socket = Some(fd);
-                    }
-                    Ok(())
-                }),
-                &mut Set(&mut file),
-                &mut Set(&mut address),
-            ],
-        )?;
+        object!(from {
+            name,
+            socket: Read(|from: &mut Loader| {
+                if let Restored::Descriptor(fd) = from.take()? {
+                    socket = Some(fd);
+                }
+                Ok(())
+            }),
+            file: Set(&mut file),
+            address: Set(&mut address),
+        })?;
         Ok(Self {
             name: name.ok_or_else(RecordError::missing)?,
             socket,

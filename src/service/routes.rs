@@ -534,9 +534,9 @@ impl Portable for Routes {
     fn save<'a>(&'a self, to: &mut Saver<'a>) {
         to.open(b'{');
         for mounted in &self.services {
-            to.member(&mounted.state_name(), |to| {
-                save_service(&*mounted.service, to)
-            });
+            to.any_key(&mounted.state_name());
+            save_service(&*mounted.service, to);
+            to.next();
         }
         to.close(b'}');
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::thread;
 
 use nix::sys::signal::SigSet;
-use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::descriptors::original_descriptor_limit;
@@ -71,10 +71,9 @@ pub(crate) fn take_passed(number: RawFd) -> io::Result<OwnedFd> {
     if number < 3 {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: the number is not negative, and the descriptor is borrowed for two calls, which fail if it is not open.
+    // SAFETY: the number is not negative, and the descriptor is borrowed for one call, which fails if it is not open.
     #[allow(unsafe_code)]
     let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
-    fcntl_getfd(borrowed)?;
     set_passes(borrowed, false)?;
     // SAFETY: the descriptor is open. The program before has passed it on, so nothing in this one owns it. The caller takes each
     // number once.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::broadcast::{Batches, Encoded, Frames, LongMessage};
 use crate::protocol::Time;
 use crate::protocol::deflate::{Codec, Compression, CompressionFailed, Squeeze};
-use crate::record::{Loader, Record, RecordError, Saver, Set};
+use crate::record::{Loader, Record, RecordError, Saver, Set, object};
 use crate::server::stream::Stream;
 use crate::server::tls::Scratch;
 
@@ -128,24 +128,14 @@ impl Record for Output {
 
     fn restore(from: &mut Loader) -> Result<Self, RecordError> {
         let (mut output, mut blocks) = (Self::default(), Vec::<Vec<u8>>::new());
-        from.object(
-            &[
-                "blocks",
-                "begun",
-                "largest",
-                "taken",
-                "blocked",
-                "congested",
-            ],
-            &mut [
-                &mut Set(&mut blocks),
-                &mut Set(&mut output.begun),
-                &mut Set(&mut output.largest),
-                &mut Set(&mut output.taken),
-                &mut Set(&mut output.blocked),
-                &mut Set(&mut output.congested),
-            ],
-        )?;
+        object!(from {
+            blocks: Set(&mut blocks),
+            begun: Set(&mut output.begun),
+            largest: Set(&mut output.largest),
+            taken: Set(&mut output.taken),
+            blocked: Set(&mut output.blocked),
+            congested: Set(&mut output.congested),
+        })?;
         let blocks = blocks.into_iter().filter(|block| !block.is_empty());
         output.blocks = blocks.map(Block::Own).collect();
         output.begun &= !output.blocks.is_empty();

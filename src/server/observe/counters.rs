@@ -109,6 +109,10 @@ impl<T: Record + Default> Record for PerCause<T> {
         let wrong = |_| RecordError::new("more causes than this version has");
         values.try_into().map(Self).map_err(wrong)
     }
+
+    fn missing() -> Option<Self> {
+        Some(Self::default())
+    }
 }
 
 record!(Counters {

@@ -27,7 +27,7 @@ use crate::protocol::http::HttpState;
 use crate::protocol::{
     Cause, CloseCode, CloseReason, Rejection, Response, StatusCode, Time, WebSocket,
 };
-use crate::record::{Loader, Record, RecordError, Saver, Set, record};
+use crate::record::{Loader, Record, RecordError, Saver, Set, object, record};
 use crate::server::client::{Client, Delivery};
 use crate::server::core::Core;
 use crate::server::event_loop::Server;
@@ -380,40 +380,22 @@ impl<S: Service> Server<S> {
         let mut names = Vec::<(ServiceId, String)>::new();
         let (mut clients, mut next_serial) = (Vec::<Client>::new(), 0);
         let (mut tokens, mut topics) = (None, Vec::<SavedTopic>::new());
-        from.object(
-            &[
-                "clock",
-                "now",
-                "asleep",
-                "services",
-                "clients",
-                "next_serial",
-                "tokens",
-                "topics",
-                "counters",
-                "failures",
-                "links",
-                "history",
-                "sample_at",
-                "leftovers",
-            ],
-            &mut [
-                &mut clock,
-                &mut now,
-                &mut Set(&mut core.env.asleep),
-                &mut Set(&mut names),
-                &mut Set(&mut clients),
-                &mut Set(&mut next_serial),
-                &mut tokens,
-                &mut Set(&mut topics),
-                &mut Set(&mut core.env.counters),
-                &mut Set(&mut core.env.failures),
-                &mut Set(&mut core.env.links),
-                &mut Set(&mut core.history),
-                &mut Set(&mut core.sample_at),
-                &mut Set(&mut core.leftovers),
-            ],
-        )?;
+        object!(from {
+            clock,
+            now,
+            asleep: Set(&mut core.env.asleep),
+            services: Set(&mut names),
+            clients: Set(&mut clients),
+            next_serial: Set(&mut next_serial),
+            tokens,
+            topics: Set(&mut topics),
+            counters: Set(&mut core.env.counters),
+            failures: Set(&mut core.env.failures),
+            links: Set(&mut core.env.links),
+            history: Set(&mut core.history),
+            sample_at: Set(&mut core.sample_at),
+            leftovers: Set(&mut core.leftovers),
+        })?;
         let services = self.successors(&names);
         let ids = names.iter().map(|(id, _)| *id);
         let departing = ids.filter(|id| !services.contains_key(id)).collect();

@@ -5,7 +5,7 @@ use super::processes::AgentProcesses;
 use super::receivers::{ContextOutput, Receivers, Sender};
 use super::router::{BatchSender, ProcessChange, Router, RouterSettings, Viewer};
 use super::{AgentConfig, AgentProtocol, Approvals, MAX_UNREAD, WATCH, figures};
-use crate::record::{Load, Loader, Read, Record, RecordError, Saver, State};
+use crate::record::{Load, Loader, Read, Record, RecordError, Saver, State, object};
 use crate::service::child::{Child, ChildEvent, ProgramExit, ProgramFailure};
 use crate::service::deadlines::Alarm;
 use crate::service::jsonrpc::MessageLine;
@@ -491,14 +491,11 @@ impl Portable for Agent {
                 Err(RecordError::new(why))
             }
         });
-        from.object(
-            &["protocol", "router", "receivers"],
-            &mut [
-                &mut protocol,
-                &mut Load(&mut self.router),
-                &mut Load(&mut self.receivers),
-            ],
-        )?;
+        object!(from {
+            protocol,
+            router: Load(&mut self.router),
+            receivers: Load(&mut self.receivers),
+        })?;
         if from.is_rehearsal() {
             return Ok(());
         }

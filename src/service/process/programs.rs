@@ -14,7 +14,7 @@ use super::dialect::{ClientMessage, Dialect, log_failed_resize};
 use super::program::{Launch, Program, SavedStreams};
 use super::recording::Recorder;
 use super::sink::{ContextOutput, Sink};
-use crate::record::{Loader, Read, RecordError, RecordWith, Saver, Set, record};
+use crate::record::{Loader, Read, RecordError, RecordWith, Saver, Set, object, record};
 use crate::service::child::{ChildIndex, ChildInput};
 use crate::service::deadlines::Alarm;
 use crate::service::id_map::IdMap;
@@ -80,10 +80,11 @@ impl Entry {
             }
             None => from.skip(),
         });
-        from.object(
-            &["entry", "streams", "recording"],
-            &mut [&mut entry, &mut streams, &mut read_recording],
-        )?;
+        object!(from {
+            entry,
+            streams,
+            recording: read_recording,
+        })?;
         let mut entry: Self = entry.ok_or_else(RecordError::missing)?;
         let streams = streams.ok_or_else(RecordError::missing)?;
         if !from.is_rehearsal() {
@@ -238,10 +239,10 @@ impl Programs {
                 Ok(())
             })
         });
-        from.object(
-            &["programs", "readers"],
-            &mut [&mut programs, &mut Set(readers)],
-        )?;
+        object!(from {
+            programs,
+            readers: Set(readers),
+        })?;
         for (id, entry) in &self.entries {
             self.index.add(*id, entry.program.sources(), None);
             ctx.note_held(&entry.program.owner, 0, entry.program.held_memory());

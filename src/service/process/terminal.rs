@@ -18,7 +18,7 @@ use super::recording::{RecordConfig, Recorder};
 use super::responses::rfc3339;
 use super::sink::{ContextOutput, RESTARTING, Sink};
 use crate::log_event::{log_event, word};
-use crate::record::{Loader, Read, RecordError, Saver, Set, record};
+use crate::record::{Loader, Read, RecordError, Saver, Set, object, record};
 use crate::service::Endpoint;
 use crate::service::child::{process_metrics, start_hint};
 use crate::service::id_map::IdMap;
@@ -445,15 +445,12 @@ impl Portable for Terminal {
     fn restore(&mut self, ctx: &mut Context, from: &mut Loader) -> Result<(), RecordError> {
         let (programs, recorder) = (&mut self.programs, self.recorder.as_ref());
         let mut programs = Read(|from: &mut Loader| programs.restore(ctx, recorder, from));
-        from.object(
-            &["waiting", "used", "started", "programs"],
-            &mut [
-                &mut Set(&mut self.waiting),
-                &mut Set(&mut self.used),
-                &mut Set(&mut self.started),
-                &mut programs,
-            ],
-        )?;
+        object!(from {
+            waiting: Set(&mut self.waiting),
+            used: Set(&mut self.used),
+            started: Set(&mut self.started),
+            programs,
+        })?;
         for (client, waiting) in &self.waiting {
             if waiting.program.is_none() {
                 ctx.queue_start(*client);

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use sha2::{Digest, Sha256};
 
 use crate::Principal;
-use crate::record::{Loader, RecordError, Saver, Set, State, record};
+use crate::record::{Loader, RecordError, Saver, Set, State, object, record};
 use crate::sys::random_bytes;
 
 /// The record of an ended session.
@@ -135,16 +135,13 @@ impl State for EndedSessions {
 
     fn load(&mut self, from: &mut Loader) -> Result<(), RecordError> {
         let mut bytes = Vec::new();
-        from.object(
-            &["key", "records", "earlier", "principals", "has_discarded"],
-            &mut [
-                &mut Set(&mut self.key),
-                &mut Set(&mut bytes),
-                &mut Set(&mut self.earlier),
-                &mut Set(&mut self.principals),
-                &mut Set(&mut self.has_discarded),
-            ],
-        )?;
+        object!(from {
+            key: Set(&mut self.key),
+            records: Set(&mut bytes),
+            earlier: Set(&mut self.earlier),
+            principals: Set(&mut self.principals),
+            has_discarded: Set(&mut self.has_discarded),
+        })?;
         let (records, rest) = bytes.as_chunks::<STORED>();
         if !rest.is_empty() {
             return Err(RecordError::new("a record is incomplete").inside("records"));

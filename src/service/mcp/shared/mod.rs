@@ -22,7 +22,9 @@ use super::http_error::{HttpError, server_exited};
 use super::hub::{Handled, Hub};
 use super::process::{Process, ProgramPlace, Received};
 use super::{McpConfig, McpShare};
-use crate::record::{Loader, Read, Record, RecordError, RecordWith, Saver, Set, State, record};
+use crate::record::{
+    Loader, Read, Record, RecordError, RecordWith, Saver, Set, State, object, record,
+};
 use crate::service::child::{
     ChildEvent, ChildInput, Keeper, OnFailure, ProgramFailure, RestartLimit,
 };
@@ -407,10 +409,10 @@ impl State for SharedServers {
                 from.pair(b']')
             })
         });
-        from.object(
-            &["servers", "last_number"],
-            &mut [&mut read_servers, &mut Set(&mut self.last_number)],
-        )
+        object!(from {
+            servers: read_servers,
+            last_number: Set(&mut self.last_number),
+        })
     }
 }
 

@@ -32,7 +32,7 @@ use super::responses::{spawned, start_failed};
 use super::screen::{Follower, ScreenSettings};
 use super::sink::{ContextOutput, Sink};
 use super::waits::Waits;
-use crate::record::{Loader, Read, RecordError, Saver, Set};
+use crate::record::{Loader, Read, RecordError, Saver, Set, object};
 use crate::server::too_little_memory;
 use crate::service::child::{process_metrics, start_hint};
 use crate::service::id_map::IdMap;
@@ -752,15 +752,12 @@ impl Portable for Processes {
     fn restore(&mut self, ctx: &mut Context, from: &mut Loader) -> Result<(), RecordError> {
         let (programs, recorder) = (&mut self.programs, self.recorder.as_ref());
         let mut programs = Read(|from: &mut Loader| programs.restore(ctx, recorder, from));
-        from.object(
-            &["names", "sharing", "started", "programs"],
-            &mut [
-                &mut Set(&mut self.names),
-                &mut Set(&mut self.sharing),
-                &mut Set(&mut self.started),
-                &mut programs,
-            ],
-        )?;
+        object!(from {
+            names: Set(&mut self.names),
+            sharing: Set(&mut self.sharing),
+            started: Set(&mut self.started),
+            programs,
+        })?;
         self.follow_up(ctx);
         Ok(())
     }

@@ -11,7 +11,7 @@ use super::parser::{Perform, Unit};
 use super::skimmer::Skimmer;
 use super::snapshot::{Format, View};
 use super::style::Style;
-use crate::record::{Beside, Loader, Record, RecordError, RecordWith, Saver, Set, With};
+use crate::record::{Beside, RecordError, record};
 use crate::service::process::scrollback::Scrollback;
 use crate::sys::{TerminalSize, bytes_between};
 
@@ -60,42 +60,30 @@ pub(crate) struct Follower {
     /// What rebuilds the screen of the program before this one, until something is laid out.
     prologue: Option<String>,
     /// What [`Follower::save`] writes down.
-    saved: Option<(String, u64)>,
+    saved: Option<Rebuild>,
 }
 
-/// The sequences that rebuild the screen, and where the output begins that is not in it. They are laid out when somebody asks.
-impl Record for Follower {
-    fn save<'a>(&'a self, to: &mut Saver<'a>) {
-        to.open(b'{');
-        to.field("size", &self.size);
-        to.field("history", &self.history);
-        if let Some((rebuild, from)) = &self.saved {
-            to.member("rebuild", |to| to.put_bytes(rebuild.as_bytes()));
-            to.field("from", from);
-        }
-        to.close(b'}');
-    }
+record!(Follower {
+    size,
+    history,
+    saved,
+    screen = Screen::new(size, history),
+    laid = 0,
+    rest = Vec::new(),
+    skimmer = Skimmer::default(),
+    searched = 0,
+    work = 0,
+    prologue = None,
+} => Self::continued);
 
-    fn restore(from: &mut Loader) -> Result<Self, RecordError> {
-        let (mut size, mut history, mut laid) = (None, 0, 0);
-        let mut rebuild = With(None, |from: &mut Loader| RecordWith::restore(from, Beside));
-        from.object(
-            &["size", "history", "rebuild", "from"],
-            &mut [
-                &mut size,
-                &mut Set(&mut history),
-                &mut rebuild,
-                &mut Set(&mut laid),
-            ],
-        )?;
-        let size = size.ok_or_else(RecordError::missing)?;
-        let mut follower = Self::new(size, ScreenSettings { history });
-        follower.prologue = rebuild.0;
-        follower.laid = laid;
-        follower.skimmer.restart(laid, true);
-        Ok(follower)
-    }
+/// The sequences that rebuild the screen, and where the output begins that is not in it.
+#[derive(Debug, Default)]
+struct Rebuild {
+    text: String,
+    from: u64,
 }
+
+record!(Rebuild { text(Beside), from });
 
 impl Follower {
     pub(crate) fn new(size: TerminalSize, settings: ScreenSettings) -> Self {
@@ -240,12 +228,21 @@ impl Follower {
     pub(crate) fn make_portable(&mut self, output: &Scrollback, is_resized: bool) {
         let limit = PENDING_PLAIN.min(output.capacity() / 2);
         let is_short = output.start() == 0 && output.end() < limit as u64;
-        self.saved = Some(match &self.prologue {
+        let (text, from) = match &self.prologue {
             // The next program can lay all output out again, if somebody asks.
             _ if is_short && !is_resized => (String::new(), 0),
             Some(prologue) => (prologue.clone(), self.laid),
             None => self.rebuild_laid(self.history),
-        });
+        };
+        self.saved = Some(Rebuild { text, from });
+    }
+
+    /// Continues with the screen that another program has saved. It is laid out when somebody asks.
+    fn continued(mut self) -> Result<Self, RecordError> {
+        let Rebuild { text, from } = self.saved.take().unwrap_or_default();
+        (self.prologue, self.laid) = (Some(text), from);
+        self.skimmer.restart(from, true);
+        Ok(self)
     }
 
     /// Lays out what the program before has saved.

@@ -53,7 +53,7 @@ use super::requests::{AbandonedRequest, Requests};
 use super::session_key::SessionKey;
 use super::settings::RouterSettings;
 
-use crate::record::{Load, Loader, Record, RecordError, Saver, Set, State, record};
+use crate::record::{Load, Loader, Record, RecordError, Saver, Set, State, object, record};
 #[cfg(doc)]
 use crate::service::agent::UnknownSessions;
 use crate::service::id_map::IdMap;
@@ -256,15 +256,12 @@ impl State for Sessions {
 
     fn load(&mut self, from: &mut Loader) -> Result<(), RecordError> {
         let mut keys = Vec::<Vec<SessionKey>>::new();
-        from.object(
-            &["table", "keys", "ended", "history"],
-            &mut [
-                &mut Set(&mut self.table),
-                &mut Set(&mut keys),
-                &mut Load(&mut self.ended),
-                &mut Load(&mut self.history),
-            ],
-        )?;
+        object!(from {
+            table: Set(&mut self.table),
+            keys: Set(&mut keys),
+            ended: Load(&mut self.ended),
+            history: Load(&mut self.history),
+        })?;
         let named = |keys: Vec<SessionKey>| Some((Arc::clone(keys.first()?.id()), keys));
         self.keys = keys.into_iter().filter_map(named).collect();
         Ok(())
