@@ -111,7 +111,7 @@ impl Session {
     }
 
     /// The caller of a stream is gone. The request goes on.
-    pub(crate) fn detach(&mut self, ctx: &mut Context, stream: u32, caller: ClientId) {
+    pub(crate) fn detach(&mut self, ctx: &Context, stream: u32, caller: ClientId) {
         if let Some(stream) = self.streams.get_mut(&stream)
             && stream
                 .reply
