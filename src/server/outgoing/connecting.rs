@@ -253,6 +253,10 @@ impl Core {
 
     /// Begins to come back for a client whose outgoing connection was cut.
     pub(crate) fn begin_return(&mut self, target: ClientId) {
+        if self.is_replaced {
+            // `Server::return_all` follows, in this program or the next.
+            return;
+        }
         let now = self.env.now;
         let Some(client) = self.registry.get_mut(target) else {
             return;

@@ -122,8 +122,11 @@ impl<S: Service> Server<S> {
         let why = "the server is upgraded";
         let why = CloseReason::new(Cause::Service, CloseCode::ABNORMAL, why);
         self.ctx.core.is_replaced = true;
+        // First, because the end of an attempt would end the client that it is for.
         for id in self.ctx.core.registry.ids() {
             self.ctx.core.forget_return(id);
+        }
+        for id in self.ctx.core.registry.ids() {
             self.act(|server| {
                 server.ctx.core.with(id, |client, env| {
                     if client.wire.protocol.is_for_requests() {
@@ -359,7 +362,10 @@ impl<S: Service> Server<S> {
         to.field("asleep", &env.asleep);
         to.member("services", |to| to.inline(&names.collect::<Vec<_>>()));
         to.member("clients", |to| {
-            to.array(registry.iter(), |to, client| client.save(to));
+            // Before a rehearsal, connections of this side may still be in attempts or requests, which end before the upgrade.
+            let clients = registry.iter();
+            let clients = clients.filter(|client| !client.wire.protocol.is_outgoing());
+            to.array(clients, |to, client| client.save(to));
         });
         to.member("next_serial", |to| to.number(registry.next_serial()));
         to.field("tokens", &env.config.access.tokens);

@@ -286,9 +286,13 @@ impl Mcp {
             let why = "Invalid request: a request with this id waits for its answer";
             return refused(HttpError::invalid(why));
         }
+        // The limits of the first request of a process begin with the process.
+        let is_held = session.is_alone && session.is_new();
         let stream = session.request(&mut self.hub, method, own, reply)?;
         self.send_from_seat(ctx, seat, stream, envelope);
-        self.begin_limits(ctx, Call::Session(id, stream));
+        if !is_held {
+            self.begin_limits(ctx, Call::Session(id, stream));
+        }
         Ok(())
     }
 

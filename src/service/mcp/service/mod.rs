@@ -166,12 +166,20 @@ impl Service for Mcp {
             }
             return self.start_next_server(ctx);
         };
-        let session = match self.hub.callers.get(&client) {
-            Some(Call::Session(id, _)) => self.sessions.get(id),
-            _ => None,
+        let Some(call @ Call::Session(id, _)) = self.hub.callers.get(&client).copied() else {
+            return;
         };
-        if let Some(server) = session.map(|session| session.seat.server) {
+        let session = self.sessions.get(&id).filter(|session| session.is_alone);
+        let server = session.map(|session| session.seat.server);
+        let waits = |server: &u64| {
+            let server = self.shared.get(*server);
+            server.is_some_and(|server| server.sessions.needs_process())
+        };
+        if let Some(server) = server.filter(waits) {
             self.start_server(ctx, server);
+            if self.hub.callers.get(&client) == Some(&call) {
+                self.begin_limits(ctx, call);
+            }
         }
     }
 

@@ -460,6 +460,11 @@ impl Mcp {
         };
         let (out, ended) = server.handle(ctx, hub, path, input, &reach);
         let owner = server.sessions.owner();
+        if let Some(session) = owner.and_then(|owner| self.sessions.get_mut(&owner))
+            && ended.is_some()
+        {
+            session.give_up();
+        }
         self.act(ctx, number, out);
         if let Some((owner, why)) = owner.zip(ended) {
             return self.end_session(ctx, owner, why);

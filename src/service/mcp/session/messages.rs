@@ -149,8 +149,8 @@ impl Session {
     ) -> Option<&'static str> {
         let stream = match incoming {
             Incoming::Answer(ended) => {
-                let is_first = self.beginning.take_if(|first| *first == ended.stream);
-                let is_refused = is_first.is_some() && !self.begin(ended.stream, text);
+                let is_first = self.beginning == Some(ended.stream);
+                let is_refused = is_first && !self.begin(ended.stream, text);
                 self.finish(ctx, hub, ended.stream, text);
                 return is_refused.then_some("its process has refused to initialize");
             }

@@ -140,6 +140,16 @@ impl Session {
         stream.is_some_and(|stream| stream.reply.is_none() && !stream.has_begun)
     }
 
+    /// Whether the session has got no request.
+    pub(super) fn is_new(&self) -> bool {
+        self.last_stream == GET_STREAM
+    }
+
+    /// The session ends, and was not refused: its process has exited.
+    pub(super) fn give_up(&mut self) {
+        self.beginning = None;
+    }
+
     pub(super) fn touch(&mut self, now: Time) {
         self.last_active = now;
     }
@@ -222,6 +232,7 @@ impl Session {
         let Some(stream) = self.streams.remove(&number) else {
             return;
         };
+        self.beginning.take_if(|first| *first == number);
         hub.end_request(&self.principal);
         self.last_active = ctx.now();
         match stream.reply {

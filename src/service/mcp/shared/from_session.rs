@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::member::Level;
 use super::multiplexer::{
-    Effect, Ended, Incoming, Multiplexer, Output, PROCESS, Purpose, answered, uri_of,
+    Effect, Ended, Incoming, Multiplexer, Output, PROCESS, Phase, Purpose, answered, uri_of,
 };
 use crate::service::jsonrpc::{
     Envelope, Forwarded, IdKey, IdRanges, MessageKind, PROGRESS, Reference, code, error,
@@ -228,6 +228,11 @@ impl Multiplexer {
                 true => text.to_owned(),
                 false => splice(text, &mut [(range, &id)]).concat(),
             }));
+        }
+        let is_initialize = matches!(call, Some((.., Effect::Initialize)));
+        if is_initialize && self.is_own() && self.phase == Phase::Initializing {
+            // The process has nothing to answer any more, so no time limit ends it.
+            self.phase = Phase::Ready;
         }
         if let Some((_, ended, _)) = call
             && let Some(member) = self.members.get(&number)

@@ -31,7 +31,7 @@ use crate::service::child::{
 use crate::service::deadlines::Alarm;
 use crate::service::id_map::IdMap;
 use crate::service::json::{quote, unescape};
-use crate::service::jsonrpc::{Envelope, code};
+use crate::service::jsonrpc::{Envelope, MessageKind, code};
 use crate::{Context, Principal, StatusCode, Time, TimerId};
 
 /// The maximum lengths of a client's protocol version and capabilities, which decide which process it shares.
@@ -150,9 +150,12 @@ impl SharedServer {
         self.program.child()
     }
 
-    /// Whether a message from a principal has to wait. `initialize` never does, because it is not held.
+    /// Whether a message from a principal has to wait. A shared process does not get `initialize`, which so never waits.
     pub(super) fn is_behind(&mut self, envelope: &Envelope<'_>, principal: &Principal) -> bool {
-        if matches!(envelope.method(), "initialize" | "server/discover") {
+        let is_answered_here = self.is_shared()
+            && matches!(envelope.kind, MessageKind::Request { .. })
+            && matches!(envelope.method(), "initialize" | "server/discover");
+        if is_answered_here {
             return false;
         }
         !self.sessions.has_room(principal, envelope.text.len())
