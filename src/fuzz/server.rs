@@ -79,6 +79,7 @@ fn operate_outgoing(world: &mut World, operation: u8, argument: u8, plan: &mut &
         53..=56 => world.pass(Duration::from_millis(u64::from(argument) * 4)),
         57 => world.pass(Duration::from_secs(u64::from(argument))),
         58 => world.replace_access(),
+        59 | 60 => _ = world.upgrade(),
         _ => return,
     }
     world.take_turn();

@@ -85,7 +85,7 @@ impl Client {
 
     /// Continues what the other loop was doing: reading, writing and closing.
     pub(crate) fn continue_work(&mut self, env: &mut Env) {
-        debug_assert_ne!(self.wire.account, AccountId::SERVER);
+        debug_assert!(self.wire.is_ours() || self.wire.account != AccountId::SERVER);
         self.read_again(env);
         if self.wire.queued() > 0 || self.wire.has_unsent() || self.wire.has_newest() {
             self.write_later(env);

@@ -251,6 +251,13 @@ impl Core {
         }
     }
 
+    /// Ends a client of which its service does not know the settings after an upgrade.
+    pub(crate) fn end_unknown(&mut self, target: ClientId) {
+        let why = "the service does not continue the connection";
+        let reason = CloseReason::new(Cause::NotResumed, CloseCode::ABNORMAL, why);
+        self.with(target, |client, env| client.end(env, reason));
+    }
+
     /// Begins to come back for a client whose outgoing connection was cut.
     pub(crate) fn begin_return(&mut self, target: ClientId) {
         if self.is_replaced {
@@ -271,7 +278,7 @@ impl Core {
             return;
         };
         let Some(connect) = upstream.connect.clone() else {
-            return;
+            return self.end_unknown(target);
         };
         let give_up = connect.retry.unwrap_or_default().give_up;
         let mut delay = Some(Duration::ZERO);

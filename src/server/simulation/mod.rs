@@ -52,7 +52,7 @@ pub(crate) struct Witness {
     /// The topics of the clients.
     rooms: Rooms,
     /// The connections that the service opens.
-    ours: Ours,
+    pub(crate) ours: Ours,
 }
 
 impl Witness {

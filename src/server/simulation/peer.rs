@@ -672,7 +672,13 @@ impl World {
         if self.server.ctx.is_stopping() {
             return;
         }
-        assert!(settled(&self.server.service), "each attempt has ended");
+        let ours = &self.server.service.ours;
+        assert!(
+            settled(&self.server.service),
+            "each attempt has ended: {:?} {:?}",
+            ours.connecting,
+            ours.open
+        );
         let ours = &self.server.service.ours;
         for link in &self.upstream.links {
             let session = link.session.map(|at| &self.upstream.sessions[at]);

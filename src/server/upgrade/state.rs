@@ -552,9 +552,7 @@ impl Core {
             upstream.connect = connect;
         }
         if !is_known {
-            let why = "the service does not continue the connection";
-            let reason = CloseReason::new(Cause::NotResumed, CloseCode::ABNORMAL, why);
-            self.with(id, |client, env| client.end(env, reason));
+            self.end_unknown(id);
         } else if is_cut {
             self.begin_return(id);
         }

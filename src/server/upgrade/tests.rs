@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::fuzz::protocol::{visit_server_frames, write_frame};
 use crate::protocol::OpCode;
@@ -93,7 +94,7 @@ fn run(seed: u64, upgrades: bool) -> BTreeMap<u64, Vec<Vec<u8>>> {
                 world.add_room(id, random.below(30_000));
                 world.event(id, false, true, false);
             }
-            (8, _) => world.pass(std::time::Duration::from_millis(random.below(9000) as u64)),
+            (8, _) => world.pass(Duration::from_millis(random.below(9000) as u64)),
             (_, _) => {}
         }
         world.take_turn();
@@ -151,4 +152,41 @@ fn clients_get_the_same_bytes_with_and_without_upgrades() {
         }
     }
     assert!(compared > 3000, "{compared} frames");
+}
+
+/// The bug: the attempt to come back had a lower slot than its client, and its end was taken for the end of the client.
+#[test]
+fn a_client_that_comes_back_to_a_server_survives_an_upgrade() {
+    let mut world = World::new(8).expect("a world");
+    let first = world.add_connection(0).expect("a slot");
+    world.open_ours(3);
+    let open = |world: &mut World| {
+        world.take_turn();
+        world.pass(Duration::from_secs(1));
+        world.take_turn();
+        world.check();
+        world.establish(0, false);
+        world.check();
+        world.answer(0, 0);
+        world.link_event(0, true, false, false);
+        world.check();
+    };
+    let state = |world: &World| world.server.service.ours.open.clone();
+    open(&mut world);
+    assert_eq!(state(&world).into_values().collect::<Vec<_>>(), [false]);
+    world.reset(first);
+    world.event(first, true, true, true);
+    world.take_turn();
+    world.check();
+    world.end_link(0, true);
+    let cut = state(&world);
+    let (ours, is_cut) = cut.first_key_value().expect("it is there");
+    let ids = world.server.ctx.core.registry.ids().into_iter();
+    let slots = (ids.map(ClientId::slot).min(), Some(ours.slot()));
+    assert!(*is_cut && slots.0 < slots.1, "{is_cut} {slots:?}");
+    world.upgrade().expect("an upgrade");
+    assert_eq!(state(&world), cut);
+    open(&mut world);
+    assert_eq!(state(&world).into_values().collect::<Vec<_>>(), [false]);
+    world.finish();
 }
