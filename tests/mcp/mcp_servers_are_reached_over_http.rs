@@ -18,6 +18,24 @@ fn a_message_over_the_limit_of_json_is_refused() {
     assert_eq!(call(2000).status, 413, "from the head, before the body");
 }
 
+/// The bug: a message with a method that a shared process does not get was queued without a limit for the process of a session.
+#[test]
+fn a_process_that_does_not_read_gets_no_more_messages_of_any_kind() {
+    let program = r#"read -r line
+        case "$line" in
+        *server/discover*) echo '{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}'; cat >/dev/null;;
+        *) echo '{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25"}}'; exec sleep 1000;;
+        esac"#;
+    let server = Program::start(&["mcp", "--", "sh", "-c", program]);
+    let session = Session::begin(server.address());
+    let long = "x".repeat(1 << 20);
+    for method in ["server/discover", "initialize", "notifications/x"] {
+        let message = json!({"jsonrpc": "2.0", "method": method, "params": {"x": long}});
+        let mut sent = (0..10).map(|_| session.send(message.clone()).status);
+        assert!(sent.any(|status| status == 503), "{method}");
+    }
+}
+
 /// The bug: what sessions keep for clients that were cut was never given back, so a client that only read was ended in its place.
 #[test]
 fn the_oldest_events_of_a_session_make_room_when_memory_is_short() {
