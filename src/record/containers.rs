@@ -120,7 +120,7 @@ macro_rules! elements {
             #[inline(never)]
             fn restore(from: &mut Loader) -> Result<Self, RecordError> {
                 let mut all = Self::new();
-                from.each(|from| {
+                from.each(&mut |from| {
                     all.$add(T::restore(from)?);
                     Ok(())
                 })?;
@@ -146,7 +146,7 @@ impl<T: for<'w> RecordWith<With<'w>: Copy>> RecordWith for Vec<T> {
     #[inline(never)]
     fn restore(from: &mut Loader, with: Self::With<'_>) -> Result<Self, RecordError> {
         let mut all = Self::new();
-        from.each(|from| {
+        from.each(&mut |from| {
             all.push(T::restore(from, with)?);
             Ok(())
         })?;
@@ -172,7 +172,7 @@ macro_rules! pairs {
             #[inline(never)]
             fn restore(from: &mut Loader) -> Result<Self, RecordError> {
                 let mut all = Self::default();
-                from.each(|from| {
+                from.each(&mut |from| {
                     let (key, value) = Record::restore(from)?;
                     all.insert(key, value);
                     Ok(())

@@ -301,15 +301,23 @@ impl Loader {
     }
 
     /// Reads an array. The function reads an element.
+    #[inline(never)]
     pub(crate) fn each(
         &mut self,
-        mut read: impl FnMut(&mut Self) -> Result<(), RecordError>,
+        read: &mut dyn FnMut(&mut Self) -> Result<(), RecordError>,
     ) -> Result<(), RecordError> {
         let mut elements = Elements::of(self)?;
         while elements.has_next(self)? {
             read(self).map_err(|error| elements.inside(error))?;
         }
         Ok(())
+    }
+
+    /// Whether a string without escapes is next that is this name.
+    fn is_key(&self, name: &str) -> bool {
+        let (rest, end) = (&self.text.as_bytes()[self.at..], name.len() + 1);
+        // The closing quote tells most names apart.
+        rest.get(end) == Some(&b'"') && rest[0] == b'"' && rest[1..end] == *name.as_bytes()
     }
 
     /// Reads what a function then converts.
@@ -332,11 +340,15 @@ impl Loader {
         debug_assert!(names.len() <= 64 && names.len() == places.len());
         let (mut seen, mut next) = (0u64, 0);
         while members.has_next(self)? {
-            let key = self.raw_string()?.0;
             // The fields have the order of the places, unless another version has written them.
-            let later = names[next..].iter().position(|name| *name == key);
+            let is_next = |name: &&str| self.is_key(name);
+            let later = names[next..].iter().position(is_next);
             let found = later.map(|at| next + at);
-            let found = found.or_else(|| names[..next].iter().position(|name| *name == key));
+            let found = found.or_else(|| names[..next].iter().position(is_next));
+            match found {
+                Some(at) => self.at += names[at].len() + 2,
+                None => _ = self.raw_string()?,
+            }
             self.expect(b':')?;
             match found {
                 _ if self.word("null") => {}

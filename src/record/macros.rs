@@ -57,14 +57,10 @@ macro_rules! record {
         let $field = $value;
     };
     (@take $field:ident) => {
-        let Some($field) = $field else {
-            return Err($crate::record::RecordError::missing());
-        };
+        let $field = $crate::record::read($field);
     };
     (@take $field:ident $($how:tt)*) => {
-        let Some($field) = $field.0 else {
-            return Err($crate::record::RecordError::missing());
-        };
+        let $field = $crate::record::read($field.0);
     };
     // An object with the fields.
     (@save $to:ident $($field:ident $(($with:expr))? $(into ($new:expr))? $(= $value:expr)?),* $(,)?) => {{

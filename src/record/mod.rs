@@ -26,7 +26,7 @@ pub(crate) use self::basic::Beside;
 pub use self::loader::Loader;
 pub(crate) use self::loader::{Bytes, Elements};
 pub(crate) use self::macros::{object, record, state};
-pub(crate) use self::places::{Load, Loaded, Place, Read, Set, With};
+pub(crate) use self::places::{Load, Loaded, Place, Read, Set, With, read};
 pub use self::saver::Saver;
 
 /// A value that another process can continue with.

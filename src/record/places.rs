@@ -11,6 +11,13 @@ pub(crate) trait Place {
     fn miss(&mut self) -> bool;
 }
 
+/// The value in a place. [`Loader::object`] has filled it, or has failed. A way out for each field of a struct would take several times
+/// the code.
+#[inline]
+pub(crate) fn read<T>(place: Option<T>) -> T {
+    place.expect("the field was read")
+}
+
 /// A field of a value that is being made.
 impl<T: Record> Place for Option<T> {
     fn read(&mut self, from: &mut Loader) -> Result<(), RecordError> {

@@ -37,7 +37,10 @@ const _: () = assert!(usize::BITS >= 64, "a 64-bit platform is required");
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(u64);
 
-record!(ClientId as text);
+record!(ClientId as u64, |id| id.0, |number| {
+    let serial = number >> SLOT_BITS;
+    (serial > 0 && number < SOURCE_BIT).then_some(Self(number))
+});
 
 impl ClientId {
     pub(super) fn new(slot: usize, serial: u64) -> Self {

@@ -233,7 +233,7 @@ impl Programs {
     ) -> Result<(), RecordError> {
         let (entries, readers) = (&mut self.entries, &mut self.readers);
         let mut programs = Read(|from: &mut Loader| {
-            from.each(|from| {
+            from.each(&mut |from| {
                 let entry = Entry::continued(ctx, recorder, from)?;
                 entries.insert(entry.program.id, entry);
                 Ok(())

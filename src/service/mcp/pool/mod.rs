@@ -233,7 +233,7 @@ impl State for Vec<Slot> {
     /// A pool that is smaller now keeps the processes that run.
     fn load(&mut self, from: &mut Loader) -> Result<(), RecordError> {
         let mut at = 0;
-        from.each(|from| {
+        from.each(&mut |from| {
             if at == self.len() {
                 let (program, pending) = (self[0].program.another(), 0);
                 self.push(Slot { program, pending });

@@ -400,7 +400,7 @@ impl State for SharedServers {
     fn load(&mut self, from: &mut Loader) -> Result<(), RecordError> {
         let (limit, numbers, servers) = (self.limit, &mut self.numbers, &mut self.servers);
         let mut read_servers = Read(|from: &mut Loader| {
-            from.each(|from| {
+            from.each(&mut |from| {
                 from.pair(b'[')?;
                 let number = Record::restore(from)?;
                 from.pair(b',')?;
