@@ -188,6 +188,17 @@ fn reserve() -> Vec<File> {
     files.collect()
 }
 
+/// The part of a connection in an upgrade.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CallForUpgrade {
+    /// It has not asked for the upgrade.
+    Other,
+    /// It has asked, and is answered early, because the state of its encryption cannot pass to the next program.
+    AnsweredBefore,
+    /// It has asked, and the next program answers it.
+    AnsweredAfter,
+}
+
 /// Why an upgrade has not taken place. The server goes on.
 #[derive(Debug)]
 struct Failure(String);
@@ -232,14 +243,15 @@ impl<S: Service> Server<S> {
         Ok(())
     }
 
-    /// Whether a connection that has asked for the upgrade passes, so that its answer can follow. `None` if it has not asked.
-    fn call_for_upgrade(&self, id: ClientId) -> Option<bool> {
+    /// Whether a connection has asked for the upgrade, and when it is answered.
+    fn call_for_upgrade(&self, id: ClientId) -> CallForUpgrade {
         let upgrading = self.upgrading.as_ref();
-        let client = self.ctx.core.registry.get(id)?;
-        upgrading?
-            .callers
-            .contains(&id)
-            .then(|| client.wire.tls().is_none())
+        let has_asked = upgrading.is_some_and(|one| one.callers.contains(&id));
+        match self.ctx.core.registry.get(id).filter(|_| has_asked) {
+            None => CallForUpgrade::Other,
+            Some(client) if client.wire.tls().is_some() => CallForUpgrade::AnsweredBefore,
+            Some(_) => CallForUpgrade::AnsweredAfter,
+        }
     }
 
     /// Handles SIGUSR2.

@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
+use super::CallForUpgrade;
 use super::addresses::Occupied;
 use crate::protocol::http::HttpState;
 use crate::protocol::{
@@ -193,7 +194,7 @@ impl<S: Service> Server<S> {
             let is_inflating = client.wire.protocol.is_inflating();
             let may_pass_later = !is_last && !is_departing && !is_encrypted && is_inflating;
             if !client.wire.protocol.was_open() {
-                if is_departing && self.call_for_upgrade(id).is_none() {
+                if is_departing && self.call_for_upgrade(id) == CallForUpgrade::Other {
                     self.act(|server| carried.refused += usize::from(server.refuse_call(id)));
                 }
             } else if self.fate(client) == Fate::Ends && !may_pass_later {
@@ -211,9 +212,11 @@ impl<S: Service> Server<S> {
     pub(crate) fn make_portable(&mut self, mut carried: Carried) -> Carried {
         for id in self.ctx.core.registry.ids() {
             match self.call_for_upgrade(id) {
-                None => self.act(|server| carried.refused += usize::from(server.end_call(id))),
-                Some(true) => {}
-                Some(false) => self.act(|server| server.answer_early(id)),
+                CallForUpgrade::Other => {
+                    self.act(|server| carried.refused += usize::from(server.end_call(id)));
+                }
+                CallForUpgrade::AnsweredBefore => self.act(|server| server.answer_early(id)),
+                CallForUpgrade::AnsweredAfter => {}
             }
         }
         self.ctx.core.service_id = ServiceId::ALL;

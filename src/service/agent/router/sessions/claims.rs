@@ -29,6 +29,16 @@ enum Found {
     Ended(SessionRecord),
 }
 
+/// A client's rights to a session, the strongest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Rights {
+    controls: bool,
+    has_token: bool,
+    /// Its principal owns the session, which is in the client's process.
+    owns_here: bool,
+    owns: bool,
+}
+
 /// A claim that was recorded.
 pub(crate) struct Claimed {
     pub(crate) session: SessionKey,
@@ -112,7 +122,7 @@ impl Sessions {
         })
     }
 
-    /// Finds the session with this id to which a client has the best right, and whether the client has a right to it.
+    /// Finds the session with this id to which a client has the strongest rights. Returns also whether it has any.
     fn find_claimed(
         &self,
         client: ClientId,
@@ -120,25 +130,32 @@ impl Sessions {
         id: &str,
         token: Option<&str>,
     ) -> Option<(bool, Found)> {
-        let right = |is_controlled: bool, is_opened: bool, owner: &Principal, process: usize| {
-            let is_own = owner.is_same(&state.principal);
-            let is_near = state.process == Some(process);
-            [is_controlled, is_opened, is_own && is_near, is_own]
+        let rights = |owner: &Principal, process: usize| {
+            let owns = owner.is_same(&state.principal);
+            let is_here = state.process == Some(process);
+            Rights {
+                owns_here: owns && is_here,
+                owns,
+                ..Rights::default()
+            }
         };
         let ended = self.ended.find(id).map(|record| {
-            let is_opened = token.is_some_and(|token| self.ended.opens(id, &record, token));
-            let right = right(false, is_opened, &record.principal, record.process);
-            (right, Found::Ended(record))
+            let rights = Rights {
+                has_token: token.is_some_and(|token| self.ended.opens(id, &record, token)),
+                ..rights(&record.principal, record.process)
+            };
+            (rights, Found::Ended(record))
         });
         let sessions = self.named(id).map(|(key, session)| {
-            let is_controlled = session.controller() == Some(client);
-            let is_opened = token.is_some_and(|token| session.is_opened_by(token));
-            let process = session.process();
-            let right = right(is_controlled, is_opened, &session.principal, process);
-            (right, Found::Session(key.clone()))
+            let rights = Rights {
+                controls: session.controller() == Some(client),
+                has_token: token.is_some_and(|token| session.is_opened_by(token)),
+                ..rights(&session.principal, session.process())
+            };
+            (rights, Found::Session(key.clone()))
         });
-        let (right, found) = ended.chain(sessions).max_by_key(|(right, _)| *right)?;
-        Some((right.contains(&true), found))
+        let (rights, found) = ended.chain(sessions).max_by_key(|(rights, _)| *rights)?;
+        Some((rights != Rights::default(), found))
     }
 
     /// Checks that a process has no session with this id other than `except`.
