@@ -14,7 +14,7 @@ use super::output::Output;
 use super::protocol::Protocol;
 use super::wire::{Flag, Wire};
 use crate::protocol::deflate::{SLICE, Squeeze};
-use crate::protocol::{Message, SentHeader, Time};
+use crate::protocol::{Message, SentHeader, Time, WebSocket};
 use crate::server::env::Env;
 use crate::server::error::SendError;
 
@@ -145,32 +145,20 @@ impl Client {
     /// compressed in slices when it is at the front of the output.
     #[inline(never)]
     fn push_compressed(&mut self, env: &mut Env, message: Message<'_>) -> bool {
-        let payload = message.as_bytes();
         let waits = self.wire.has_squeeze();
         let Some(socket) = self.wire.protocol.websocket_mut() else {
             return false;
         };
-        let (Some(compression), Some(codec)) = (&mut env.protocol.compression, socket.codec())
-        else {
-            return false;
-        };
-        if waits || payload.len() > SLICE {
-            if !codec.is_worth_compressing(payload.len(), compression) {
-                return false;
+        match compress(socket, env, message, waits) {
+            Compressed::No => return false,
+            Compressed::Later(message) => {
+                self.write_output(env);
+                self.enqueue(env, |output| output.push_squeeze(message));
             }
-            self.write_output(env);
-            let message = Squeeze::new(message.opcode(), payload);
-            self.enqueue(env, |output| output.push_squeeze(message));
-            return true;
-        }
-        env.budget.spend(payload.len() / COMPRESSED_IN_UNIT);
-        let Some(compressed) = codec.compress(payload, compression) else {
-            return false;
-        };
-        let header = SentHeader::compressed(message.opcode(), compressed.len());
-        self.push_frame(env, header, &compressed);
-        if let Some(compression) = &mut env.protocol.compression {
-            compression.give_back(compressed);
+            Compressed::Now(header, payload) => {
+                self.push_frame(env, header, &payload);
+                give_back(env, payload);
+            }
         }
         true
     }
@@ -372,5 +360,76 @@ impl Client {
         });
         self.settle(env);
         self.rearm(env);
+    }
+}
+
+/// A message whose compression was tried.
+enum Compressed {
+    /// It is sent as it is.
+    No,
+    /// It is compressed when it is at the front of the output.
+    Later(Squeeze),
+    Now(SentHeader, Vec<u8>),
+}
+
+/// Compresses a message, unless that does not make it smaller. `waits` says whether such a message waits in the output: one
+/// compressor sees the messages in their order.
+fn compress(
+    socket: &mut WebSocket,
+    env: &mut Env,
+    message: Message<'_>,
+    waits: bool,
+) -> Compressed {
+    let payload = message.as_bytes();
+    let (Some(compression), Some(codec)) = (&mut env.protocol.compression, socket.codec()) else {
+        return Compressed::No;
+    };
+    if waits || payload.len() > SLICE {
+        return match codec.is_worth_compressing(payload.len(), compression) {
+            true => Compressed::Later(Squeeze::new(message.opcode(), payload)),
+            false => Compressed::No,
+        };
+    }
+    env.budget.spend(payload.len() / COMPRESSED_IN_UNIT);
+    match codec.compress(payload, compression) {
+        Some(compressed) => {
+            let header = SentHeader::compressed(message.opcode(), compressed.len());
+            Compressed::Now(header, compressed)
+        }
+        None => Compressed::No,
+    }
+}
+
+/// Returns the memory of a compressed message that was copied to the output.
+fn give_back(env: &mut Env, payload: Vec<u8>) {
+    if let Some(compression) = &mut env.protocol.compression {
+        compression.give_back(payload);
+    }
+}
+
+/// Adds the frame of a message to the output.
+pub(super) fn add_frame(
+    socket: &mut WebSocket,
+    env: &mut Env,
+    message: Message<'_>,
+    output: &mut Output,
+) {
+    socket.handle_message(env.now);
+    if socket.is_client() {
+        let mut frame = Vec::new();
+        socket.send(message, &mut env.protocol, &mut frame);
+        return output.push(&[&frame], 0);
+    }
+    match compress(socket, env, message, output.has_squeeze()) {
+        Compressed::No => {
+            let payload = message.as_bytes();
+            let header = SentHeader::new(message.opcode(), payload.len());
+            output.push(&[header.encode().as_slice(), payload], 0);
+        }
+        Compressed::Later(message) => output.push_squeeze(message),
+        Compressed::Now(header, payload) => {
+            output.push(&[header.encode().as_slice(), &payload], 0);
+            give_back(env, payload);
+        }
     }
 }

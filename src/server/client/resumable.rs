@@ -10,9 +10,10 @@ use super::Client;
 use super::broadcast::Broadcast;
 use super::cuts::{is_cut, is_cut_by_server, may_wait};
 use super::delivery::{Delivery, Detached, Stuck};
+use super::outbound::add_frame;
 use super::outbox::Outbox;
 use super::protocol::Protocol;
-use super::rare::Join;
+use super::rare::{Join, Rare};
 use super::wire::{Flag, Wire};
 use crate::protocol::deflate::Codec;
 use crate::protocol::handshake::Upgrade;
@@ -231,31 +232,41 @@ impl Client {
     /// Sends the next unsent messages, up to the limit for one turn. Sends the CLOSE that waits behind them after the last
     /// one. Called when all earlier output has been written to the socket.
     pub(super) fn send_unsent(&mut self, env: &mut Env) {
-        let rare = self.wire.rare.as_mut();
-        // Sending needs the whole client, so the messages are taken out of it meanwhile.
-        let Some(mut delivery) = rare.and_then(|rare| rare.delivery.take()) else {
+        let Wire {
+            protocol: Protocol::WebSocket(socket),
+            rare: Some(rare),
+            ..
+        } = &mut self.wire
+        else {
             return;
         };
-        let socket = self.wire.protocol.websocket_mut();
-        let compresses = socket.is_some_and(|socket| socket.codec().is_some());
-        let (most, cost) = if compresses {
+        let Rare {
+            output,
+            delivery: Some(delivery),
+            ..
+        } = &mut **rare
+        else {
+            return;
+        };
+        let (most, cost) = if socket.codec().is_some() {
             RESENT_COMPRESSED
         } else {
             RESENT
         };
-        // The messages were counted when the service sent them.
-        let counted = self.traffic.messages_out;
+        let before = output.queued();
         let mut total = 0;
+        // The messages were counted when the service sent them.
         while total < most
+            && socket.is_open()
             && let Some(message) = delivery.outbox.next_unsent()
-            && self.send_now(env, message).is_ok()
         {
+            add_frame(socket, env, message, output);
             total += delivery.outbox.advance();
         }
-        self.traffic.messages_out = counted;
+        env.memory.add(output.queued() - before);
         env.budget.spend(total / cost);
         delivery.unpinged += total;
-        self.wire.queues_mut().delivery = Some(delivery);
+        self.write_soon(env);
         self.ping_if_due(env);
         if !self.wire.has_unsent() {
             self.send_waiting_close(env);

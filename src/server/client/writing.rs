@@ -85,6 +85,12 @@ impl Client {
         let before = output.queued();
         add(output);
         env.memory.add(output.queued() - before);
+        self.write_soon(env);
+    }
+
+    /// Writes queued output now if there is much, and otherwise at the end of the turn.
+    pub(super) fn write_soon(&mut self, env: &mut Env) {
+        let output = self.wire.output_mut();
         output.congested |= output.queued() > env.config.soft_outbound;
         if output.blocked {
             return;
