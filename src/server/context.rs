@@ -8,11 +8,11 @@ use uuid::Uuid;
 
 use super::access::{LinkTarget, Principal, Scope};
 use super::address::{ListenAddress, Remote};
-use super::client::{Client, Delivery, Keep};
+use super::client::{Broadcast, Client, Delivery, Keep};
 use super::config::Config;
 use super::core::Core;
 use super::error::SendError;
-use super::event_loop::scheduler::Work;
+use super::event_loop::scheduler::{Payer, Work};
 use super::event_loop::sources::{Interest, Readiness};
 use super::id::{ClientId, ServiceId, SourceId, TimerId};
 use super::observe::client_query::ClientQuery;
@@ -59,15 +59,35 @@ impl Context {
     pub fn broadcast<'m>(
         &mut self,
         message: impl Into<Message<'m>>,
-        to: impl FnMut(ClientId, &str) -> bool,
+        mut to: impl FnMut(ClientId, &str) -> bool,
     ) -> usize {
-        self.core.broadcast(message.into(), to)
+        let core = &mut self.core;
+        let mut broadcast = Broadcast::new(message.into());
+        let mut sent = 0;
+        for client in core.registry.iter_mut() {
+            let ours = core.service_id.includes(client.service_id) && client.wire.is_open();
+            if ours && to(client.id, client.path()) {
+                sent += usize::from(client.push_shared(&mut core.env, &mut broadcast));
+            }
+        }
+        core.env
+            .count_broadcast(&broadcast, core.registry.len(), sent);
+        sent
     }
 
     /// Sends a message to each of these clients, as [`Context::broadcast`] does to all of them. Its time does not depend on the
     /// number of other clients.
     pub fn send_to_all<'m>(&mut self, ids: &[ClientId], message: impl Into<Message<'m>>) -> usize {
-        self.core.send_to_all(ids, message.into())
+        let core = &mut self.core;
+        let mut broadcast = Broadcast::new(message.into());
+        let mut sent = 0;
+        for &id in ids {
+            if let Some((client, env)) = core.own(id) {
+                sent += usize::from(client.push_shared(env, &mut broadcast));
+            }
+        }
+        core.env.count_broadcast(&broadcast, ids.len(), sent);
+        sent
     }
 
     // Topics.
@@ -218,7 +238,25 @@ impl Context {
     /// Stops or resumes the delivery of messages from all clients of the service. Control frames are still handled. While
     /// a message waits, the ping and idle timeouts do not apply to its client.
     pub fn set_paused(&mut self, paused: bool) {
-        self.core.set_paused(paused);
+        let core = &mut self.core;
+        let service_id = core.service_id;
+        if paused {
+            if let Some(client) = core.registry.checked_out() {
+                core.resume_behind = client.id.slot();
+            }
+            core.env.pause(service_id);
+        } else if core.env.unpause(service_id) {
+            let mut ids = core.registry.ids();
+            let behind = ids.partition_point(|id| id.slot() <= core.resume_behind);
+            ids.rotate_left(behind);
+            for id in ids {
+                core.with(id, |client, env| {
+                    if service_id.includes(client.service_id) {
+                        client.unpause(env);
+                    }
+                });
+            }
+        }
     }
 
     /// Stops or resumes the delivery of messages from one client, as [`Context::set_paused`] does for all clients.
@@ -271,13 +309,20 @@ impl Context {
     /// refuse what a client asks for, such as the start of a program. Of what another principal holds, more is freed instead if that
     /// is the one that holds most.
     pub fn may_hold(&mut self, principal: &Principal, bytes: usize) -> bool {
-        self.core.may_hold(principal, bytes)
+        let env = &mut self.core.env;
+        let (limit, now) = (env.config.memory, env.now);
+        let payer = Payer::Principal(principal.clone());
+        limit.is_none_or(|limit| env.memory.has_room(limit, now, &payer, bytes))
     }
 
     /// Records that something that the service holds for a principal has changed its size, from `before` to `after` bytes. It is
     /// measured later in any case ([`Report::held`](crate::Report::held)), but [`Context::may_hold`] counts it at once.
     pub fn note_held(&mut self, principal: &Principal, before: usize, after: usize) {
-        self.core.note_held(principal, before, after);
+        let env = &mut self.core.env;
+        if before != after && env.config.memory.is_some() {
+            let payer = Payer::Principal(principal.clone());
+            env.memory.note(payer, before, after);
+        }
     }
 
     /// The address of a client.
@@ -438,12 +483,21 @@ impl Context {
     /// Watches a non-blocking file descriptor. [`Service::ready`](crate::Service::ready) reports its readiness. Unwatch
     /// the descriptor before you close it.
     pub fn watch(&mut self, fd: impl AsFd, interest: Interest) -> io::Result<SourceId> {
-        self.core.watch(fd, interest)
+        let core = &mut self.core;
+        let account = core.env.scheduler.current();
+        let owner = (core.service_id, account);
+        let interest = interest.to_mio();
+        let id = core.sources.watch(&core.poll, owner, fd, interest)?;
+        core.env.scheduler.hold(account);
+        Ok(id)
     }
 
     /// Stops watching a file descriptor. No event for it follows.
     pub fn unwatch(&mut self, id: SourceId) {
-        self.core.unwatch(id);
+        let core = &mut self.core;
+        if let Some(account) = core.sources.unwatch(&core.poll, id) {
+            core.env.scheduler.release(account);
+        }
     }
 
     /// Calls `ready` again, in the next turn of the loop at the latest. Use it if you stop before `WouldBlock` so that
@@ -454,7 +508,9 @@ impl Context {
 
     /// Calls [`Service::timer`](crate::Service::timer) once, after this time.
     pub fn set_timer(&mut self, after: Duration) -> TimerId {
-        self.core.set_timer(after)
+        let core = &mut self.core;
+        core.timers
+            .set_service(&mut core.registry, core.service_id, core.env.now, after)
     }
 
     /// Cancels a timer. Does nothing if the timer has expired.
@@ -486,7 +542,10 @@ impl Context {
     /// Ends what a program has left behind, a moment after its exit: the processes with this id in their environment. `program` is its
     /// name and its process id, for the log.
     pub(crate) fn end_leftovers(&mut self, id: Uuid, program: (&str, u32)) {
-        self.core.end_leftovers(id, program);
+        let core = &mut self.core;
+        let route = core.route().map(str::to_owned);
+        core.leftovers.add(core.env.now, id, program, route);
+        core.plan_chores();
     }
 
     /// Counts work that the service does for the client or the program whose input it handles, in units of about a

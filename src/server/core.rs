@@ -3,23 +3,22 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::access::is_one_of;
 use super::address::{ListenAddress, Remote};
-use super::client::{Broadcast, Client, Join};
+use super::client::{Client, Join};
 use super::config::Config;
 use super::env::{Env, WRITE_BUFFER};
 use super::event_loop::budget::CLIENT_SHARE;
 use super::event_loop::leftovers::Leftovers;
 use super::event_loop::scheduler::Work;
 use super::event_loop::shutdown::Shutdown;
-use super::event_loop::sources::{Interest, Readiness, Sources};
+use super::event_loop::sources::{Readiness, Sources};
 use super::event_loop::timers::Timers;
-use super::id::{ClientId, ServiceId, SourceId, TimerId};
+use super::id::{ClientId, ServiceId, SourceId};
 use super::observe::client_query::ClientQuery;
 use super::observe::history::{History, PERIOD};
 use super::observe::status::{Status, StatusFields};
@@ -27,7 +26,7 @@ use super::outgoing::Resolver;
 use super::registry::Registry;
 use super::stream::Stream;
 use super::topics::Topics;
-use crate::protocol::{Message, Time};
+use crate::protocol::Time;
 use crate::sys::trim_heap;
 
 /// The delay between the disconnect of the last client and the return of free memory to the system.
@@ -265,62 +264,6 @@ impl Core {
         Some(id)
     }
 
-    /// Pauses or resumes messages from the clients of the current service.
-    pub(super) fn set_paused(&mut self, paused: bool) {
-        let service_id = self.service_id;
-        if paused {
-            if let Some(client) = self.registry.checked_out() {
-                self.resume_behind = client.id.slot();
-            }
-            self.env.pause(service_id);
-        } else if self.env.unpause(service_id) {
-            let mut ids = self.registry.ids();
-            let behind = ids.partition_point(|id| id.slot() <= self.resume_behind);
-            ids.rotate_left(behind);
-            for id in ids {
-                self.with(id, |client, env| {
-                    if service_id.includes(client.service_id) {
-                        client.unpause(env);
-                    }
-                });
-            }
-        }
-    }
-
-    /// Sends a message to every client of the current service for which `to` returns true. Returns the number of
-    /// clients that it was sent to.
-    pub(super) fn broadcast(
-        &mut self,
-        message: Message<'_>,
-        mut to: impl FnMut(ClientId, &str) -> bool,
-    ) -> usize {
-        let mut broadcast = Broadcast::new(message);
-        let mut sent = 0;
-        for client in self.registry.iter_mut() {
-            let ours = self.service_id.includes(client.service_id) && client.wire.is_open();
-            if ours && to(client.id, client.path()) {
-                sent += usize::from(client.push_shared(&mut self.env, &mut broadcast));
-            }
-        }
-        self.env
-            .count_broadcast(&broadcast, self.registry.len(), sent);
-        sent
-    }
-
-    /// Sends a message to those of these clients that belong to the current service and are open. Returns the number of clients
-    /// that it was sent to.
-    pub(super) fn send_to_all(&mut self, ids: &[ClientId], message: Message<'_>) -> usize {
-        let mut broadcast = Broadcast::new(message);
-        let mut sent = 0;
-        for &id in ids {
-            if let Some((client, env)) = self.own(id) {
-                sent += usize::from(client.push_shared(env, &mut broadcast));
-            }
-        }
-        self.env.count_broadcast(&broadcast, ids.len(), sent);
-        sent
-    }
-
     // Time.
 
     /// Recomputes a client's deadline and sets its timer.
@@ -359,14 +302,6 @@ impl Core {
         }
         self.expire_links();
         self.leftovers.end_due(now);
-        self.plan_chores();
-    }
-
-    /// A program of the current service has exited, whose processes have this id in their environment. What it has left behind is
-    /// ended.
-    pub(super) fn end_leftovers(&mut self, id: Uuid, program: (&str, u32)) {
-        let route = self.route().map(str::to_owned);
-        self.leftovers.add(self.env.now, id, program, route);
         self.plan_chores();
     }
 
@@ -461,24 +396,6 @@ impl Core {
         }
     }
 
-    /// Watches a file descriptor for the current service. The current account is charged for work on it, too.
-    pub(super) fn watch(&mut self, fd: impl AsFd, interest: Interest) -> io::Result<SourceId> {
-        let account = self.env.scheduler.current();
-        let owner = (self.service_id, account);
-        let id = self
-            .sources
-            .watch(&self.poll, owner, fd, interest.to_mio())?;
-        self.env.scheduler.hold(account);
-        Ok(id)
-    }
-
-    /// Ends what `watch` began. Does nothing if the descriptor is not watched.
-    pub(super) fn unwatch(&mut self, id: SourceId) {
-        if let Some(account) = self.sources.unwatch(&self.poll, id) {
-            self.env.scheduler.release(account);
-        }
-    }
-
     /// Queues a call of `ready`.
     pub(super) fn ready_again(&mut self, id: SourceId, readiness: Readiness) {
         if let Some(account) = self.sources.again(id, readiness) {
@@ -508,17 +425,6 @@ impl Core {
             let before = std::mem::replace(&mut client.wire.account, scheduler.acquire(payer));
             scheduler.release(before);
         }
-    }
-
-    /// Sets a timer of the current service.
-    pub(super) fn set_timer(&mut self, after: Duration) -> TimerId {
-        let Self {
-            timers,
-            registry,
-            env,
-            ..
-        } = self;
-        timers.set_service(registry, self.service_id, env.now, after)
     }
 }
 

@@ -82,7 +82,7 @@ impl Memory {
     }
 
     /// Records that what a service holds for a payer has changed its size.
-    pub(super) fn note(&mut self, payer: Payer, before: usize, after: usize) {
+    pub(in crate::server) fn note(&mut self, payer: Payer, before: usize, after: usize) {
         let resized = |held: usize| held.saturating_sub(before).saturating_add(after);
         self.add(after.saturating_sub(before).max(1));
         self.held = resized(self.held);
@@ -93,7 +93,13 @@ impl Memory {
 
     /// Whether a service may hold so many bytes more for a payer. What services hold leaves a part of the budget to connections. For
     /// a payer that holds less than another one, more is freed of what the other one holds.
-    pub(super) fn has_room(&mut self, limit: usize, now: Time, payer: &Payer, more: usize) -> bool {
+    pub(in crate::server) fn has_room(
+        &mut self,
+        limit: usize,
+        now: Time,
+        payer: &Payer,
+        more: usize,
+    ) -> bool {
         let services = self.services.saturating_add(more);
         let held = self.held.saturating_add(more);
         if services <= limit - limit / CONNECTIONS && held <= most(limit) {

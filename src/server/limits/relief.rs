@@ -121,21 +121,6 @@ impl Core {
             })
     }
 
-    /// Whether a service may hold so many bytes more for a principal.
-    pub(crate) fn may_hold(&mut self, principal: &Principal, more: usize) -> bool {
-        let (limit, now) = (self.env.config.memory, self.env.now);
-        let payer = Payer::Principal(principal.clone());
-        limit.is_none_or(|limit| self.env.memory.has_room(limit, now, &payer, more))
-    }
-
-    /// Records that what a service holds for a principal has changed its size.
-    pub(crate) fn note_held(&mut self, principal: &Principal, before: usize, after: usize) {
-        if before != after && self.env.config.memory.is_some() {
-            let payer = Payer::Principal(principal.clone());
-            self.env.memory.note(payer, before, after);
-        }
-    }
-
     /// Ends the largest client of a payer. Returns what was held for it.
     fn end_largest(&mut self, measured: &mut Measured, payer: &Payer, least: usize) -> usize {
         let scheduler = &self.env.scheduler;
