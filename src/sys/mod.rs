@@ -50,8 +50,8 @@ pub(crate) use descriptors::{
 pub(crate) use leased_program::LeasedProgram;
 #[cfg(feature = "server")]
 pub(crate) use orphans::{
-    PROGRAM_ID, Reaper, SystemProcessTable, become_subreaper, find_left_behind, kill_orphans,
-    reap_orphans, signal_orphans, signal_trees, usage,
+    PROGRAM_ID, Reaper, SystemProcessTable, become_subreaper, kill_orphans, reap_orphans,
+    signal_orphans, usage,
 };
 #[cfg(feature = "cli")]
 pub(crate) use process::granted_memory;

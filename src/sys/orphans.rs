@@ -15,14 +15,12 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, 
 use uuid::Uuid;
 
 use super::child_process::{dropped, exit_descriptor, ours, reap_dropped, to_pid};
-use super::process_tree::{ProcessInfo, ProcessTable};
+use super::process_tree::{Mark, ProcessInfo, ProcessTable};
 
 /// The maximum number of orphans that are checked in one turn of the loop.
 const CHECKED_PER_TURN: usize = 512;
 /// The maximum number of orphans that are reaped in one turn of the loop.
 const REAPED_PER_TURN: usize = 32;
-/// The maximum number of orphans whose environment is read, or that are found, in one search.
-const READ_PER_SEARCH: usize = 256;
 /// The number of turns of the loop in which an exited child may wait for its owner before all children are listed.
 const MAX_WAITED: u32 = 3;
 
@@ -32,9 +30,9 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The interval between checks for the exit of a process where the system does not report it.
 const EXIT_POLL: Duration = Duration::from_millis(10);
 
-/// The program that each orphan belongs to, for the orphans whose environment has been read. The pid of an orphan is not
+/// The mark of each orphan whose environment has been read. The pid of an orphan is not
 /// reused until the orphan is reaped here, so an entry stays valid until then.
-static MARKS: Mutex<Option<HashMap<Pid, Option<Uuid>>>> = Mutex::new(None);
+static MARKS: Mutex<Option<HashMap<Pid, Mark>>> = Mutex::new(None);
 
 /// On Linux, makes this process adopt its orphaned descendants, which the caller must reap. Elsewhere, does nothing.
 pub(crate) fn become_subreaper() -> io::Result<()> {
@@ -66,15 +64,6 @@ fn orphans() -> Vec<Pid> {
     let ours = ours();
     let is_ours = |pid: &Pid| ours.contains(&(pid.as_raw_pid() as u32));
     children.into_iter().filter(|pid| !is_ours(pid)).collect()
-}
-
-fn with_descendants(mut tree: Vec<Pid>) -> Vec<Pid> {
-    let mut at = 0;
-    while let Some(pid) = tree.get(at) {
-        tree.extend(children_of(*pid));
-        at += 1;
-    }
-    tree
 }
 
 /// A child that has exited and is not reaped yet. The kernel finds it much faster than a list of all children.
@@ -172,50 +161,30 @@ pub(crate) fn reap_orphans() -> bool {
     orphans().into_iter().filter(|pid| runs(*pid)).count() > 0
 }
 
-fn with_marks<T>(act: impl FnOnce(&mut HashMap<Pid, Option<Uuid>>) -> T) -> T {
+fn with_marks<T>(act: impl FnOnce(&mut HashMap<Pid, Mark>) -> T) -> T {
     let mut marks = MARKS.lock().unwrap_or_else(PoisonError::into_inner);
     act(marks.get_or_insert_default())
 }
 
-/// The [`PROGRAM_ID`] in a process's environment. The outer `None` means that the environment cannot be read now, as
-/// while the process executes another program.
-fn mark_of(pid: Pid) -> Option<Option<Uuid>> {
-    let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_pid())).ok()?;
+/// The [`PROGRAM_ID`] in a process's environment.
+fn mark_of(pid: Pid) -> Mark {
+    let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_pid()));
+    let environment = environment.unwrap_or_default();
     if environment.is_empty() {
-        return None;
+        return Mark::Unreadable;
     }
     let mut pairs = environment.split(|byte| *byte == 0);
-    Some(pairs.find_map(|pair| {
+    let program = pairs.find_map(|pair| {
         let value = pair
             .strip_prefix(PROGRAM_ID.as_bytes())?
             .strip_prefix(b"=")?;
         Uuid::try_parse_ascii(value).ok()
-    }))
+    });
+    program.map_or(Mark::None, Mark::Program)
 }
 
 /// The variable of a program's environment that holds its id. The processes that it starts inherit it.
 pub(crate) const PROGRAM_ID: &str = "OUTRIGGER_PROCESS_ID";
-
-/// The orphans of the programs with these ids, and whether every orphan was looked at. Reading environments takes long, so a search
-/// reads at most [`READ_PER_SEARCH`] and finds at most as many.
-pub(crate) fn find_left_behind(wanted: &HashSet<Uuid>) -> (HashMap<Uuid, Vec<Pid>>, bool) {
-    let mut table = SystemProcessTable;
-    let (mut found, mut has_all) = (HashMap::<Uuid, Vec<Pid>>::new(), true);
-    let mut work = 0;
-    for orphan in table.orphans() {
-        if work == READ_PER_SEARCH {
-            return (found, false);
-        }
-        let is_known = with_marks(|marks| marks.contains_key(&orphan));
-        let owner = table.owner(orphan).filter(|id| wanted.contains(id));
-        work += usize::from(!is_known || owner.is_some());
-        match owner {
-            Some(id) => found.entry(id).or_default().push(orphan),
-            None => has_all &= is_known || with_marks(|marks| marks.contains_key(&orphan)),
-        }
-    }
-    (found, has_all)
-}
 
 /// The process table of the system. An orphan is assigned to a program by [`PROGRAM_ID`] in its environment.
 #[derive(Debug)]
@@ -229,14 +198,14 @@ impl ProcessTable for SystemProcessTable {
         orphans
     }
 
-    fn owner(&mut self, orphan: Pid) -> Option<Uuid> {
-        with_marks(|marks| match marks.get(&orphan) {
-            Some(mark) => *mark,
-            None => {
-                let mark = mark_of(orphan)?;
+    fn mark(&mut self, orphan: Pid) -> Mark {
+        with_marks(|marks| {
+            let known = marks.get(&orphan).copied();
+            let mark = known.unwrap_or_else(|| mark_of(orphan));
+            if mark != Mark::Unreadable {
                 marks.insert(orphan, mark);
-                mark
             }
+            mark
         })
     }
 
@@ -316,18 +285,15 @@ fn wait_for_exit(pid: Pid, most: Duration) {
 
 /// Sends a signal to every orphan and its descendants.
 pub(crate) fn signal_orphans(signal: Signal) {
-    signal_trees(&orphans(), signal);
-}
-
-/// Sends a signal to processes and their descendants, and returns how many there are.
-pub(crate) fn signal_trees(roots: &[Pid], signal: Signal) -> usize {
-    let tree = with_descendants(roots.to_vec());
-    for pid in &tree {
-        // A process that has exited meanwhile is not an error. A stopped process has to continue to handle the signal.
-        let _ = kill_process(*pid, signal);
-        let _ = kill_process(*pid, Signal::CONT);
+    let mut tree = orphans();
+    let mut at = 0;
+    while let Some(pid) = tree.get(at) {
+        tree.extend(children_of(*pid));
+        at += 1;
     }
-    tree.len()
+    for pid in tree {
+        SystemProcessTable.signal(pid, signal);
+    }
 }
 
 /// Kills all orphans and their descendants, and waits up to five seconds until they have exited. A program whose server

@@ -15,12 +15,22 @@ use super::child_process::to_pid;
 pub(crate) trait ProcessTable {
     /// The adopted children of this process.
     fn orphans(&mut self) -> Vec<Pid>;
-    /// The program whose mark an orphan carries in its environment.
-    fn owner(&mut self, orphan: Pid) -> Option<Uuid>;
+    /// The mark that an orphan carries in its environment.
+    fn mark(&mut self, orphan: Pid) -> Mark;
     /// Reads the entry of a process; `None` if it has exited.
     fn look(&mut self, pid: Pid) -> Option<ProcessInfo>;
     /// Sends a signal to a process.
     fn signal(&mut self, pid: Pid, signal: Signal);
+}
+
+/// The mark of an orphan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// It belongs to this program.
+    Program(Uuid),
+    None,
+    /// Its environment cannot be read now, as while it executes another program.
+    Unreadable,
 }
 
 /// An entry of the process table.
@@ -38,6 +48,8 @@ pub(crate) struct ProcessTrees {
     /// The program of each known process.
     owners: HashMap<Pid, Uuid>,
     walk: Option<Walk>,
+    /// Whether the last walk could not read the marks of some orphans.
+    has_unread: bool,
 }
 
 #[derive(Debug)]
@@ -79,6 +91,7 @@ struct Walk {
     /// Members that the walk has not found, once the rest is visited. A process may be missed if its parent exits during
     /// the walk.
     missed: Option<Vec<(Pid, Uuid)>>,
+    has_unread: bool,
 }
 
 impl ProcessTrees {
@@ -127,6 +140,17 @@ impl ProcessTrees {
             .is_none_or(|tree| tree.freshness == Freshness::Current && tree.members.is_empty())
     }
 
+    /// The number of processes of a program that the last walk has found.
+    pub(crate) fn count(&self, program: Uuid) -> usize {
+        let tree = self.trees.get(&program);
+        tree.map_or(0, |tree| tree.members.len())
+    }
+
+    /// Whether the last walk could not read the marks of some orphans, which may belong to any program.
+    pub(crate) fn has_unread(&self) -> bool {
+        self.has_unread
+    }
+
     /// Whether a walk is in progress or needed.
     pub(crate) fn has_work(&self) -> bool {
         let outdated = |tree: &ProcessTree| tree.freshness == Freshness::Outdated;
@@ -141,7 +165,7 @@ impl ProcessTrees {
         let mut walk = self.walk.take().unwrap_or_else(|| self.begin(table));
         for _ in 0..most {
             if !self.step(&mut walk, table) {
-                self.finish();
+                self.finish(&walk);
                 return true;
             }
         }
@@ -162,6 +186,7 @@ impl ProcessTrees {
             found: Vec::new(),
             visited: HashSet::new(),
             missed: None,
+            has_unread: false,
         }
     }
 
@@ -174,10 +199,13 @@ impl ProcessTrees {
             let children = children.into_iter().flatten();
             walk.found.extend(children.map(|child| (child, program)));
         } else if let Some(orphan) = walk.orphans.pop() {
-            // A process without the mark is still known if it was found before it became an orphan.
-            let owner = table
-                .owner(orphan)
-                .or_else(|| self.owners.get(&orphan).copied());
+            let mark = table.mark(orphan);
+            walk.has_unread |= mark == Mark::Unreadable;
+            let owner = match mark {
+                Mark::Program(owner) => Some(owner),
+                // The process is still known if it was found before it became an orphan.
+                Mark::None | Mark::Unreadable => self.owners.get(&orphan).copied(),
+            };
             if let Some(owner) = owner.filter(|owner| self.trees.contains_key(owner)) {
                 walk.found.push((orphan, owner));
             }
@@ -263,7 +291,8 @@ impl ProcessTrees {
         }
     }
 
-    fn finish(&mut self) {
+    fn finish(&mut self, walk: &Walk) {
+        self.has_unread = walk.has_unread;
         for tree in self.trees.values_mut() {
             if tree.freshness == Freshness::InWalk {
                 tree.freshness = Freshness::Current;
@@ -324,8 +353,9 @@ mod tests {
             self.children(1).into_iter().filter(is_orphan).collect()
         }
 
-        fn owner(&mut self, orphan: Pid) -> Option<Uuid> {
-            self.marks.get(&orphan.as_raw_pid()).copied()
+        fn mark(&mut self, orphan: Pid) -> Mark {
+            let mark = self.marks.get(&orphan.as_raw_pid());
+            mark.map_or(Mark::None, |program| Mark::Program(*program))
         }
 
         fn look(&mut self, pid: Pid) -> Option<ProcessInfo> {
