@@ -5,8 +5,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use super::access::is_one_of;
 use super::address::{ListenAddress, Remote};
 use super::client::{Client, Join};

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::memory::{CONNECTIONS, Memory, RESERVE, most};
-use crate::server::access::Principal;
 use crate::server::core::Core;
 use crate::server::event_loop::Server;
 use crate::server::event_loop::scheduler::{AccountId, Payer};
@@ -228,6 +227,7 @@ impl<S: Service> Server<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::access::Principal;
 
     fn holding(account: AccountId, number: u64, bytes: usize) -> Holding {
         Holding {
