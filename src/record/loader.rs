@@ -18,7 +18,7 @@ pub(crate) trait Bytes: fmt::Debug + Send {
 /// Reads records, and gives them what they refer to.
 #[derive(Debug)]
 pub struct Loader {
-    /// The record that is being read: JSON without white space between its parts.
+    /// The JSON text of the current record, without insignificant white space.
     text: String,
     /// The position of the next part.
     at: usize,
@@ -328,8 +328,8 @@ impl Loader {
         convert(P::restore(self)?).ok_or_else(|| RecordError::new("the value is not valid"))
     }
 
-    /// Reads an object, each field into its place. Unknown fields are skipped. A place without a field decides whether it may be
-    /// missing. Null stands for a field that is missing.
+    /// Reads an object, each field into its place. Unknown fields are skipped. If a field is missing, its place decides whether that is
+    /// allowed. A field with the value null counts as missing.
     #[inline(never)]
     pub(crate) fn object(
         &mut self,
@@ -414,7 +414,7 @@ impl Elements {
         Ok(true)
     }
 
-    /// An error in the element that is being read.
+    /// Adds the index of the current element to an error.
     #[cold]
     pub(crate) fn inside(&self, error: RecordError) -> RecordError {
         error.inside(&format!("{}", self.read - 1))

@@ -18,7 +18,7 @@ pub(crate) fn read<T>(place: Option<T>) -> T {
     place.expect("the field was read")
 }
 
-/// A field of a value that is being made.
+/// A field of a value under construction.
 impl<T: Record> Place for Option<T> {
     fn read(&mut self, from: &mut Loader) -> Result<(), RecordError> {
         *self = Some(T::restore(from)?);
@@ -60,7 +60,7 @@ impl<T: Record> Place for Set<'_, T> {
     }
 }
 
-/// A [`State`] of a value that is being made. Without the field, it stays as it was made.
+/// A field of type [`State`] in a value under construction. If the field is missing, the initial state stays.
 pub(crate) struct Loaded<T>(pub(crate) Option<T>);
 
 impl<T: State> Place for Loaded<T> {

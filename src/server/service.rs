@@ -351,8 +351,8 @@ pub trait Portable {
     }
 
     /// Continues with what [`Portable::save`] of the program before has written. It is called in place of [`Service::started`], unless
-    /// that service has written nothing or null. The clients are connected: `connected` is not called for them. If [`Loader::is_rehearsal`] is
-    /// true, the state is only checked.
+    /// that service has written nothing or null. The clients are connected: `connected` is not called for them. If
+    /// [`Loader::is_rehearsal`] is true, the state is only checked.
     ///
     /// # Errors
     ///

@@ -171,7 +171,8 @@ impl Response {
         terms: Terms<'_>,
         out: &mut Vec<u8>,
     ) -> Option<&'static [u8]> {
-        out.reserve(USUAL_HEAD + self.body.len());
+        let rest = self.long_static_body();
+        out.reserve(USUAL_HEAD + rest.map_or(self.body.len(), |_| 0));
         write_beginning(self.status, terms, out);
         let upgrades = self.status == StatusCode::UPGRADE_REQUIRED;
         match (terms.after, upgrades) {
@@ -212,7 +213,6 @@ impl Response {
         if terms.head_only || bodiless {
             return None;
         }
-        let rest = self.long_static_body();
         if rest.is_none() {
             out.extend_from_slice(&self.body);
         }

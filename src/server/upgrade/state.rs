@@ -548,11 +548,13 @@ impl Core {
         let Some(client) = self.registry.get_mut(id) else {
             return;
         };
-        let is_cut = client.wire.may_come_back();
+        let mut is_cut = client.wire.may_come_back();
         let is_known = connect.is_some();
         let delivery = client.wire.delivery_mut();
         if let Some(upstream) = delivery.and_then(Delivery::upstream_mut) {
             upstream.connect = connect;
+            // After an upgrade that has failed early, the attempts to come back go on.
+            is_cut &= upstream.joiner.is_none();
         }
         if !is_known {
             self.end_unknown(id);

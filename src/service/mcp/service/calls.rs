@@ -286,7 +286,7 @@ impl Mcp {
             let why = "Invalid request: a request with this id waits for its answer";
             return refused(HttpError::invalid(why));
         }
-        // The limits of the first request of a process begin with the process.
+        // The time limits of `initialize` begin when the process has started.
         let is_held = session.is_alone && session.is_new();
         let stream = session.request(&mut self.hub, method, own, reply)?;
         self.send_from_seat(ctx, seat, stream, envelope);

@@ -145,7 +145,7 @@ impl Session {
         self.last_stream == GET_STREAM
     }
 
-    /// The session ends, and was not refused: its process has exited.
+    /// The process has exited, so the error for `initialize` does not mean that the process has refused it.
     pub(super) fn give_up(&mut self) {
         self.beginning = None;
     }

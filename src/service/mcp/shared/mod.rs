@@ -150,7 +150,8 @@ impl SharedServer {
         self.program.child()
     }
 
-    /// Whether a message from a principal has to wait. A shared process does not get `initialize`, which so never waits.
+    /// Whether a message from a principal has to wait. `initialize` never does at a shared process, which does not
+    /// get it.
     pub(super) fn is_behind(&mut self, envelope: &Envelope<'_>, principal: &Principal) -> bool {
         let is_answered_here = self.is_shared()
             && matches!(envelope.kind, MessageKind::Request { .. })
